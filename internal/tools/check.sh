@@ -1,0 +1,37 @@
+#!/bin/sh
+# What `make check` does. Run from the repository's root. Every tool is pinned
+# by internal/tools/go.mod and built from there.
+set -eu
+fail=0
+
+echo "check: formatting"
+bad=$(gofmt -l $(git ls-files '*.go'))
+if [ -n "$bad" ]; then echo "gofmt would change:"; echo "$bad"; fail=1; fi
+
+echo "check: go vet"
+go vet ./...
+go vet -tags plantedbugs ./...
+(cd internal/tools && go vet ./...)
+
+echo "check: staticcheck"
+(cd internal/tools && go build -o ../../.cache/staticcheck honnef.co/go/tools/cmd/staticcheck && go build -o ../../.cache/protogen ./protogen)
+.cache/staticcheck ./...
+
+echo "check: generated code is current"
+rm -rf .cache/proto && mkdir -p .cache/proto
+protos="store/pb/store.proto internal/wire/pb/lockd.proto replog/pb/replog.proto"
+for p in $protos; do mkdir -p ".cache/proto/$(dirname "$p")"; cp "$p" ".cache/proto/$p"; done
+.cache/protogen .cache/proto $protos
+for p in $protos; do
+  g="${p%.proto}.pb.go"
+  if ! cmp -s "$g" ".cache/proto/$g"; then echo "$g is not current: run make proto"; fail=1; fi
+done
+
+echo "check: go.mod is tidy"
+go mod tidy -diff || { echo "run go mod tidy"; fail=1; }
+
+echo "check: builds for darwin and arm64"
+for t in linux/arm64 darwin/arm64 darwin/amd64; do
+  CGO_ENABLED=0 GOOS=${t%/*} GOARCH=${t#*/} go build -o /dev/null ./... || fail=1
+done
+exit $fail

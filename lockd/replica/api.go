@@ -1,0 +1,106 @@
+// Package replica is a whole replica as one deterministic state machine: the
+// log's node, the store and the master, composed. The shell in lockd/server
+// and the simulator drive the same code.
+package replica
+
+import (
+	"time"
+
+	"github.com/seed70370324/lockd/internal/wire/pb"
+	"github.com/seed70370324/lockd/replog"
+)
+
+// ConnID names a client's connection at this replica; never used twice.
+type ConnID uint64
+
+// Event is a replog.Event or one of the client events below.
+type Event any
+
+type (
+	// ConnOpened tells of a client's connection; its preface has been seen.
+	ConnOpened struct {
+		Conn   ConnID
+		Remote string
+	}
+	// ConnReceived delivers a client's message.
+	ConnReceived struct {
+		Conn    ConnID
+		Message *pb.ClientMessage
+	}
+	// ConnClosed tells that the connection is gone (also after ConnClose).
+	ConnClosed struct{ Conn ConnID }
+	// HandOver makes a master give the lead away (SIGTERM): its clients are
+	// told where to go.
+	HandOver struct{}
+)
+
+// Effects is what the shell owes after a batch.
+type Effects struct {
+	Log   replog.Effects
+	Conns []ConnSend  // in order for each connection
+	Close []ConnClose // after the messages above
+	Role  Role        // as it is after the batch
+	Notes []Note      // for the operator's log
+}
+
+// ConnSend queues a message for a client.
+type ConnSend struct {
+	Conn    ConnID
+	Message *pb.ServerMessage
+}
+
+// ConnClose ends a connection once what is queued for it has left.
+type ConnClose struct {
+	Conn   ConnID
+	Reason string
+}
+
+// Note is a line for the operator's log.
+type Note struct {
+	Level string // info, warn, error
+	Text  string
+	Args  []any // slog key-value pairs
+}
+
+// Role is what the replica is for its clients.
+type Role struct {
+	Master        bool // serves
+	MasterName    string
+	MasterAddress string
+	Epoch         uint64
+	Founded       bool
+}
+
+// Options of a Replica.
+type Options struct {
+	Node     replog.NodeOptions
+	Version  string
+	WallMS   func() int64 // wall clock, Unix milliseconds: a label only; the simulator gives its own
+	MaxFrame int          // default 2 MiB
+	// Limits, each with a default.
+	MaxSessions       int // 100,000
+	MaxConnections    int // 50,000
+	MaxWatchesPerConn int // 10,000
+	MaxPending        int // logged requests proposed and not answered, all sessions: 65,536
+	MaxPendingSession int // the same for one session: 256
+	// Drift bounds how far clocks run apart, in parts per million: 10,000 (1 %).
+	DriftPPM int
+}
+
+// API of *Replica. New is `func New(o Options, found *replog.Opened) (*Replica, error)`.
+type API interface {
+	Step(now time.Duration, ev Event)
+	Take(now time.Duration) Effects
+	Status(now time.Duration) *pb.StatusResult
+	// Metrics for the shell to export.
+	Metrics() Metrics
+}
+
+// Metrics are counters and gauges since the start.
+type Metrics struct {
+	Sessions, Connections, Watches, Nodes, Pending int
+	Requests, Reads, KeepAlives, Events            uint64
+	Granted, Expired, Refused, Elections           uint64
+	Chosen, Applied, Revision, Epoch               uint64
+	Master                                         bool
+}

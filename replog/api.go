@@ -1,0 +1,293 @@
+package replog
+
+import (
+	"io"
+	"time"
+
+	"github.com/seed70370324/lockd/paxos"
+	"github.com/seed70370324/lockd/replog/pb"
+)
+
+// ---- the seams to the outside ----
+
+// FS is the part of a file system that the log uses, rooted in the data
+// directory; names are relative and slash-separated. OSFS is the real one;
+// package faultfs has one that forgets what was not synced.
+type FS interface {
+	// Create makes a new file (an existing one is an error).
+	Create(name string) (File, error)
+	// Open opens an existing file for reading and writing.
+	Open(name string) (File, error)
+	Rename(from, to string) error
+	Remove(name string) error
+	// List returns the names in a directory ("" the root), sorted.
+	List(dir string) ([]string, error)
+	MkdirAll(dir string) error
+	// SyncDir makes creations, renames and removals in dir durable.
+	SyncDir(dir string) error
+}
+
+// File is an open file of an FS.
+type File interface {
+	io.ReaderAt
+	io.WriterAt
+	Size() (int64, error)
+	// Preallocate makes the file at least size bytes long, zero filled.
+	Preallocate(size int64) error
+	Truncate(size int64) error
+	// Sync makes the content durable (fdatasync). After an error nothing
+	// about the file may be believed.
+	Sync() error
+	Close() error
+}
+
+// StateMachine is what the log is for. All methods are called by the node's
+// Step except Decode and the writing of a Snapshot, which run beside it.
+type StateMachine interface {
+	// Apply takes a chosen entry; slots come in order without a gap.
+	Apply(e paxos.Entry)
+	// Snapshot returns an immutable view in O(1).
+	Snapshot() Snapshot
+	// Restore replaces the state by one that Decode made.
+	Restore(state any)
+}
+
+// Snapshot is an immutable view that can write itself.
+type Snapshot interface {
+	WriteSnapshot(w io.Writer) error
+}
+
+// Decode reads what a Snapshot wrote. It has no side effect.
+type Decode func(r io.Reader) (state any, err error)
+
+// ---- what is on disk: one value, used by one goroutine at a time except
+// where it is said ----
+
+// StorageOptions say where the data is and whose it is.
+type StorageOptions struct {
+	FS           FS
+	Cell         string
+	Replica      string
+	SegmentBytes int64 // default 64 MiB
+	Decode       Decode
+	// NewIncarnation returns a random number (for an empty directory).
+	NewIncarnation func() uint64
+}
+
+// Opened is what Open found.
+type Opened struct {
+	Storage       *Storage
+	Identity      *pb.Identity
+	Empty         bool // the directory was empty: a new incarnation was made
+	Paxos         paxos.Restored
+	Configuration *paxos.Configuration // newest known, nil before founding
+	State         any                  // decoded snapshot, nil if there is none
+	Notes         []string             // what an operator should read (torn tail cut, ...)
+}
+
+// StorageAPI is what the shell (and the simulator) calls; *Storage has it.
+// Open is `func Open(o StorageOptions) (*Opened, error)`; its errors are
+// *DamagedError, *ForeignError (another cell's or replica's data), *InUseError.
+type StorageAPI interface {
+	// Append writes records behind the log, not yet durable. It copies what it
+	// needs before it returns.
+	Append(records []*paxos.Record) error
+	// Sync makes all that was appended durable with one fdatasync. After an
+	// error the storage refuses everything (fail-stop).
+	Sync() error
+	// SetFounded writes the cell's identity into the identity file, durably.
+	SetFounded(cellIdentity uint64) error
+	// Read returns entries known chosen from slot from on, about limit bytes.
+	// It may run beside Append. trimmed: from is before the first slot kept.
+	Read(from paxos.Slot, limit int, chosen paxos.Slot) (entries []paxos.Entry, trimmed bool, err error)
+	// SaveSnapshot writes a snapshot beside the log and makes it durable; it
+	// may run beside everything else. The newest two are kept.
+	SaveSnapshot(meta *pb.SnapshotMeta, s Snapshot) error
+	// Trim drops segments that hold nothing above slot.
+	Trim(slot paxos.Slot) error
+	// ReadSnapshot reads a piece of the newest snapshot's file (or of that of
+	// slot, if not 0 and still there).
+	ReadSnapshot(slot paxos.Slot, offset int64, limit int) (*pb.SnapshotChunk, error)
+	// ReceiveSnapshot adds a piece to the snapshot that is being received. With
+	// the last one it is verified, decoded and made durable under its name, and
+	// returned; until then meta is nil.
+	ReceiveSnapshot(c *pb.SnapshotChunk) (meta *pb.SnapshotMeta, state any, err error)
+	// InstallSnapshot forgets the whole log below the received snapshot and
+	// begins a new segment behind it, with the promise and the entries given.
+	InstallSnapshot(meta *pb.SnapshotMeta, promised paxos.Ballot, entries []paxos.Entry) error
+	Close() error
+}
+
+// ---- the node: paxos + bookkeeping of log and snapshots + apply ----
+
+// Event is what a Node is given.
+type Event interface{ nodeEvent() }
+
+type (
+	// Tick tells the time.
+	Tick struct{}
+	// PeerConnected says that the connection to a peer is up, and who it says
+	// it is.
+	PeerConnected struct{ Hello *pb.PeerHello }
+	// PeerDisconnected says that it is down.
+	PeerDisconnected struct{ Peer paxos.ReplicaID }
+	// PeerReceived delivers a message from a peer.
+	PeerReceived struct {
+		Peer    paxos.ReplicaID
+		Message *pb.PeerMessage
+	}
+	// AppendDone says that everything appended up to Sequence is durable.
+	AppendDone struct{ Sequence uint64 }
+	// ReadDone answers a DiskRead.
+	ReadDone struct {
+		To      paxos.ReplicaID
+		Entries []paxos.Entry
+		Trimmed bool
+	}
+	// SnapshotSaved answers SaveSnapshot; Err leaves things as they were.
+	SnapshotSaved struct {
+		Slot paxos.Slot
+		Err  error
+	}
+	// SnapshotRead answers SnapshotRead: a chunk to send.
+	SnapshotReadDone struct {
+		To    paxos.ReplicaID
+		Chunk *pb.SnapshotChunk
+		Err   error
+	}
+	// SnapshotReceived answers ReceiveSnapshot; Meta and State are set with the
+	// last chunk.
+	SnapshotReceived struct {
+		Meta  *pb.SnapshotMeta
+		State any
+		Err   error
+	}
+	// SnapshotInstalled answers InstallSnapshot.
+	SnapshotInstalled struct{ Meta *pb.SnapshotMeta }
+	// ProposeCommands hands encoded commands to the log.
+	ProposeCommands struct{ Commands [][]byte }
+	// ConfirmLead asks for proof of leadership, see paxos.ConfirmRead.
+	ConfirmLead struct{ ID uint64 }
+	// HandOver gives the lead away.
+	HandOver struct{}
+)
+
+func (Tick) nodeEvent()              {}
+func (PeerConnected) nodeEvent()     {}
+func (PeerDisconnected) nodeEvent()  {}
+func (PeerReceived) nodeEvent()      {}
+func (AppendDone) nodeEvent()        {}
+func (ReadDone) nodeEvent()          {}
+func (SnapshotSaved) nodeEvent()     {}
+func (SnapshotReadDone) nodeEvent()  {}
+func (SnapshotReceived) nodeEvent()  {}
+func (SnapshotInstalled) nodeEvent() {}
+func (ProposeCommands) nodeEvent()   {}
+func (ConfirmLead) nodeEvent()       {}
+func (HandOver) nodeEvent()          {}
+
+// Effects is what the shell owes after a batch of events.
+type Effects struct {
+	// Append: write these and report AppendDone{Sequence} once durable. The
+	// shell gathers all that queue up while a flush runs under the next one.
+	Append []Append
+	// Send leaves now; After leaves when its Sequence is durable (the shell
+	// reports AppendDone first, then sends).
+	Send  []Send
+	After []SendAfter
+
+	DiskRead        []paxos.ReadLog
+	SaveSnapshot    *SaveSnapshot
+	Trim            paxos.Slot // drop log at or below; 0 nothing
+	SnapshotRead    []SnapshotRead
+	ReceiveSnapshot []*pb.SnapshotChunk
+	InstallSnapshot *InstallSnapshot
+	SetFounded      uint64 // write the cell identity; 0 nothing
+
+	// Upwards.
+	Confirmed []paxos.Confirm
+	Dropped   [][]byte
+	Role      *paxos.RoleEvent
+	Notes     []string
+	// Fatal: the replica must stop at once and say this.
+	Fatal error
+}
+
+// Append is a record to write.
+type Append struct {
+	Sequence uint64
+	Record   *paxos.Record
+}
+
+// Send is a message for a peer. Bulk ones go by the bulk lane.
+type Send struct {
+	To      paxos.ReplicaID
+	Message *pb.PeerMessage
+	Bulk    bool
+}
+
+// SendAfter is a message that may leave only when Sequence is durable.
+type SendAfter struct {
+	Sequence uint64
+	Send     Send
+}
+
+// SaveSnapshot asks for a snapshot to be written.
+type SaveSnapshot struct {
+	Meta     *pb.SnapshotMeta
+	Snapshot Snapshot
+}
+
+// SnapshotRead asks for a piece of a snapshot to be read for a peer.
+type SnapshotRead struct {
+	To     paxos.ReplicaID
+	Slot   paxos.Slot
+	Offset int64
+	Limit  int
+}
+
+// InstallSnapshot asks for the log to be replaced by a received snapshot.
+type InstallSnapshot struct {
+	Meta     *pb.SnapshotMeta
+	Promised paxos.Ballot
+	Entries  []paxos.Entry // accepted above the snapshot: they stay valid
+}
+
+// NodeOptions of a Node.
+type NodeOptions struct {
+	Paxos          paxos.Options // ID and Configuration are filled in by the node
+	Cell           string
+	Name           string
+	InitialCluster []paxos.Member // by name; only names and peer addresses count
+	PeerAddress    string         // advertised
+	ClientAddress  string         // advertised
+	SnapshotSlots  int            // snapshot after so many slots, default 50,000
+	SnapshotBytes  int64          // or so many bytes of commands, default 64 MiB
+	TrailSlots     int            // slots kept in the log behind the older snapshot, default 10,000
+	WallHours      uint64         // hours since 2025-01-01: high part of the first revision, when founding
+	NewIdentity    func() uint64  // random cell identity, when founding
+	Now            time.Duration
+}
+
+// NodeAPI is what the shell and the simulator call; *Node has it.
+// NewNode is `func NewNode(o NodeOptions, found *Opened, sm StateMachine) (*Node, error)`.
+type NodeAPI interface {
+	// Step takes one event at time now. Effects gather until Take.
+	Step(now time.Duration, ev Event)
+	// Take closes the batch: proposals are cut into slots, and everything owed
+	// is returned.
+	Take(now time.Duration) Effects
+	Status() NodeStatus
+	// MemberName and so on for people.
+	Configuration() *paxos.Configuration
+}
+
+// NodeStatus is a view for people.
+type NodeStatus struct {
+	Paxos        paxos.Status
+	Applied      paxos.Slot
+	SnapshotSlot paxos.Slot
+	Founded      bool
+	Founding     string // what it waits for, while not founded
+	Connected    map[paxos.ReplicaID]bool
+}

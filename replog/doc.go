@@ -1,0 +1,2 @@
+package replog
+type Storage struct{}

@@ -1,0 +1,131 @@
+package store
+
+import (
+	"io"
+
+	"github.com/seed70370324/lockd/store/pb"
+)
+
+// Limits of what the store takes; part of the replicated behaviour, so they
+// are the same on every replica.
+const (
+	DataMax            = 1 << 20        // bytes of a node's content
+	PathMax            = 1024           // bytes of a path
+	NameMax            = 255            // bytes of one part of a path
+	ChildrenMax        = 1 << 20        // children of a node
+	LockDelayMaxMillis = 60_000         // longest lock-delay
+	LeaseMinMillis     = 1_000          // session lease
+	LeaseMaxMillis     = 10 * 60 * 1000 // session lease
+	WindowMax          = 1024           // results kept for a session
+	MultiMax           = 1024           // operations in a Multi
+)
+
+// Change is one thing that an applied command did; watches and events are made
+// from these. A command's changes carry the command's revision.
+type Change struct {
+	Kind     ChangeKind
+	Path     string           // node changes, lock changes
+	Session  uint64           // session changes, session events
+	Event    *pb.SessionEvent // ChangeSessionEvent: deliver to Session
+	Revision uint64
+}
+
+// ChangeKind is the kind of a Change.
+type ChangeKind uint8
+
+// The kinds of change.
+const (
+	ChangeNone          ChangeKind = iota
+	ChangeCreated                  // node Path created
+	ChangeContent                  // content of Path written
+	ChangeDeleted                  // node Path deleted
+	ChangeLock                     // holders or waiters of Path changed
+	ChangeSessionOpened            // Session opened
+	ChangeSessionClosed            // Session ended (closed or expired)
+	ChangeSessionEvent             // Event was added to Session's record
+	ChangeEpoch                    // a new master's first entry
+)
+
+// Due is a timer that is pending in the state, in cell time.
+type Due struct {
+	At  int64
+	Ref *pb.TimerRef
+}
+
+// SessionView is what the master needs of a session.
+type SessionView struct {
+	ID         uint64
+	Nonce      []byte
+	LeaseMS    uint64
+	Client     *pb.ClientInfo
+	LastNumber uint64 // highest request number executed or voided
+	LastChange uint64
+	OpenedMS   int64
+	Locks      int
+	Waiting    int
+	Ephemerals int
+}
+
+// NodeView is one node, for reading. Data must not be changed.
+type NodeView struct {
+	Path    string
+	Data    []byte
+	HasData bool
+	Stat    *pb.Stat
+}
+
+// LockView is the lock state of a path, for people and for sequencers.
+type LockView struct {
+	Path       string
+	Instance   uint64
+	Generation uint64
+	Fence      uint64
+	Holders    []*pb.Blocker // ghosts among them
+	Waiters    []*pb.Blocker // in queue order
+}
+
+// API is what the layers above use of *Store; it is here so that the contract
+// can be read in one place.
+type API interface {
+	// Apply executes an encoded pb.Command. It never fails and never panics on
+	// input: a malformed command is answered BAD_COMMAND. The changes are in
+	// the order in which they happened; they are valid until the next Apply.
+	Apply(command []byte) (*pb.Result, []Change)
+	// ApplyLead is applied for a leader's first entry; it returns the new epoch.
+	ApplyLead() (epoch uint64, changes []Change)
+	// ApplyFound is applied for the founding entry (slot 1).
+	ApplyFound(cell string, cellIdentity, revisionFloor uint64)
+
+	Revision() uint64
+	Epoch() uint64
+	CellTime() int64
+	Cell() (name string, identity uint64)
+	Hash() uint64 // hash of the whole state, kept as it changes: O(1)
+
+	Node(path string) (NodeView, bool)
+	// Children calls f for each direct child of path in name order, behind the
+	// name after, until f returns false.
+	Children(path, after string, f func(name string, n NodeView) bool) bool
+	// Subtree calls f for path and everything below it, in path order.
+	Subtree(path string, f func(n NodeView) bool)
+	Session(id uint64) (SessionView, bool)
+	Sessions(after uint64, f func(SessionView) bool)
+	// Events calls f for the events of a session that are not acknowledged.
+	Events(session, after uint64, f func(*pb.SessionEvent) bool)
+	Lock(path string) (LockView, bool)
+	// Locks calls f for each path at or below prefix, behind the path after,
+	// that has a holder, a ghost or a waiter.
+	Locks(prefix, after string, f func(LockView) bool)
+	// NextDue returns the timers that fall due first, at most max, earliest
+	// first.
+	NextDue(max int) []Due
+	Counts() (sessions, nodes int)
+
+	// Clone returns a consistent read-only view in O(1), which another
+	// goroutine may write out.
+	Clone() *Store
+	// WriteSnapshot writes the state as length-prefixed pb.SnapshotRecord.
+	WriteSnapshot(w io.Writer) error
+	// Check verifies the state's invariants in O(n).
+	Check() error
+}

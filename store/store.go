@@ -1,0 +1,4 @@
+package store
+
+// Store is the replicated state; see API.
+type Store struct{}
