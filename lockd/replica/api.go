@@ -7,7 +7,10 @@ import (
 	"time"
 
 	"github.com/seed70370324/lockd/internal/wire/pb"
+	"github.com/seed70370324/lockd/paxos"
 	"github.com/seed70370324/lockd/replog"
+	"github.com/seed70370324/lockd/store"
+	storepb "github.com/seed70370324/lockd/store/pb"
 )
 
 // ConnID names a client's connection at this replica; never used twice.
@@ -85,6 +88,20 @@ type Options struct {
 	MaxPendingSession int // the same for one session: 256
 	// Drift bounds how far clocks run apart, in parts per million: 10,000 (1 %).
 	DriftPPM int
+	// Observer, if set, is told what this replica applies (the simulator).
+	Observer Observer
+}
+
+// Observer is told of everything a replica applies, while it applies it, also
+// of what it replays while New runs. It must change nothing.
+type Observer interface {
+	// Command follows each command of an entry; changes are only valid until it
+	// returns.
+	Command(slot paxos.Slot, command []byte, result *storepb.Result, changes []store.Change, s *store.Store)
+	// Entry follows each entry, whatever its kind, behind its commands.
+	Entry(e paxos.Entry, s *store.Store)
+	// Restored tells that the state was replaced by a snapshot up to slot.
+	Restored(slot paxos.Slot, s *store.Store)
 }
 
 // API of *Replica. New is `func New(o Options, found *replog.Opened) (*Replica, error)`.
@@ -94,6 +111,9 @@ type API interface {
 	Status(now time.Duration) *pb.StatusResult
 	// Metrics for the shell to export.
 	Metrics() Metrics
+	// Store is the state as applied so far, for reading (the simulator's
+	// checks). It is another one after a snapshot was installed.
+	Store() *store.Store
 }
 
 // Metrics are counters and gauges since the start.
