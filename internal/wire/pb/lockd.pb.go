@@ -732,6 +732,10 @@ type HelloReply struct {
 	MaxFrame      uint32                 `protobuf:"varint,8,opt,name=max_frame,json=maxFrame,proto3" json:"max_frame,omitempty"`
 	MaxData       uint32                 `protobuf:"varint,9,opt,name=max_data,json=maxData,proto3" json:"max_data,omitempty"` // largest node content
 	Epoch         uint64                 `protobuf:"varint,10,opt,name=epoch,proto3" json:"epoch,omitempty"`
+	// Identity of the cell (0: not founded, or an older service). A client puts
+	// it into its sequencers: lockd1:<X|S>:<fence>:<generation>:<instance>:
+	// <cell identity, hex>:<path>.
+	CellIdentity  uint64 `protobuf:"varint,11,opt,name=cell_identity,json=cellIdentity,proto3" json:"cell_identity,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -832,6 +836,13 @@ func (x *HelloReply) GetMaxData() uint32 {
 func (x *HelloReply) GetEpoch() uint64 {
 	if x != nil {
 		return x.Epoch
+	}
+	return 0
+}
+
+func (x *HelloReply) GetCellIdentity() uint64 {
+	if x != nil {
+		return x.CellIdentity
 	}
 	return 0
 }
@@ -3458,7 +3469,7 @@ const file_internal_wire_pb_lockd_proto_rawDesc = "" +
 	"\bfeatures\x18\x03 \x03(\tR\bfeatures\x12\x12\n" +
 	"\x04cell\x18\x04 \x01(\tR\x04cell\x12\x1b\n" +
 	"\tmax_frame\x18\x05 \x01(\rR\bmaxFrame\x12\x16\n" +
-	"\x06client\x18\x06 \x01(\tR\x06client\"\x9e\x02\n" +
+	"\x06client\x18\x06 \x01(\tR\x06client\"\xc3\x02\n" +
 	"\n" +
 	"HelloReply\x12\x18\n" +
 	"\aversion\x18\x01 \x01(\rR\aversion\x12\x1a\n" +
@@ -3472,7 +3483,8 @@ const file_internal_wire_pb_lockd_proto_rawDesc = "" +
 	"\tmax_frame\x18\b \x01(\rR\bmaxFrame\x12\x19\n" +
 	"\bmax_data\x18\t \x01(\rR\amaxData\x12\x14\n" +
 	"\x05epoch\x18\n" +
-	" \x01(\x04R\x05epoch\"\xeb\x01\n" +
+	" \x01(\x04R\x05epoch\x12#\n" +
+	"\rcell_identity\x18\v \x01(\x04R\fcellIdentity\"\xeb\x01\n" +
 	"\x05Error\x12)\n" +
 	"\x04code\x18\x01 \x01(\x0e2\x15.lockd.wire.ErrorCodeR\x04code\x12\x12\n" +
 	"\x04text\x18\x02 \x01(\tR\x04text\x12\x14\n" +
