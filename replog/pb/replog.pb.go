@@ -985,6 +985,10 @@ type SegmentHeader struct {
 	Cell          string                 `protobuf:"bytes,6,opt,name=cell,proto3" json:"cell,omitempty"`
 	Replica       string                 `protobuf:"bytes,7,opt,name=replica,proto3" json:"replica,omitempty"`
 	Incarnation   uint64                 `protobuf:"varint,8,opt,name=incarnation,proto3" json:"incarnation,omitempty"`
+	Size          int64                  `protobuf:"varint,9,opt,name=size,proto3" json:"size,omitempty"`                                   // of the whole file, as preallocated
+	Flush         uint64                 `protobuf:"varint,10,opt,name=flush,proto3" json:"flush,omitempty"`                                // number of the last flush before this segment
+	PreviousEnd   int64                  `protobuf:"varint,11,opt,name=previous_end,json=previousEnd,proto3" json:"previous_end,omitempty"` // where the records of the segment before end, 0 if there is none
+	ConfigSlot    uint64                 `protobuf:"varint,12,opt,name=config_slot,json=configSlot,proto3" json:"config_slot,omitempty"`    // slot that config was chosen in
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1075,6 +1079,95 @@ func (x *SegmentHeader) GetIncarnation() uint64 {
 	return 0
 }
 
+func (x *SegmentHeader) GetSize() int64 {
+	if x != nil {
+		return x.Size
+	}
+	return 0
+}
+
+func (x *SegmentHeader) GetFlush() uint64 {
+	if x != nil {
+		return x.Flush
+	}
+	return 0
+}
+
+func (x *SegmentHeader) GetPreviousEnd() int64 {
+	if x != nil {
+		return x.PreviousEnd
+	}
+	return 0
+}
+
+func (x *SegmentHeader) GetConfigSlot() uint64 {
+	if x != nil {
+		return x.ConfigSlot
+	}
+	return 0
+}
+
+// SnapshotTrailer ends a snapshot file.
+type SnapshotTrailer struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Chunks        uint64                 `protobuf:"varint,1,opt,name=chunks,proto3" json:"chunks,omitempty"`
+	Compressed    uint64                 `protobuf:"varint,2,opt,name=compressed,proto3" json:"compressed,omitempty"` // bytes in all chunks
+	Raw           uint64                 `protobuf:"varint,3,opt,name=raw,proto3" json:"raw,omitempty"`               // bytes that they decompress to
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SnapshotTrailer) Reset() {
+	*x = SnapshotTrailer{}
+	mi := &file_replog_pb_replog_proto_msgTypes[12]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SnapshotTrailer) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SnapshotTrailer) ProtoMessage() {}
+
+func (x *SnapshotTrailer) ProtoReflect() protoreflect.Message {
+	mi := &file_replog_pb_replog_proto_msgTypes[12]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SnapshotTrailer.ProtoReflect.Descriptor instead.
+func (*SnapshotTrailer) Descriptor() ([]byte, []int) {
+	return file_replog_pb_replog_proto_rawDescGZIP(), []int{12}
+}
+
+func (x *SnapshotTrailer) GetChunks() uint64 {
+	if x != nil {
+		return x.Chunks
+	}
+	return 0
+}
+
+func (x *SnapshotTrailer) GetCompressed() uint64 {
+	if x != nil {
+		return x.Compressed
+	}
+	return 0
+}
+
+func (x *SnapshotTrailer) GetRaw() uint64 {
+	if x != nil {
+		return x.Raw
+	}
+	return 0
+}
+
 // Identity is the content of the identity file.
 type Identity struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -1089,7 +1182,7 @@ type Identity struct {
 
 func (x *Identity) Reset() {
 	*x = Identity{}
-	mi := &file_replog_pb_replog_proto_msgTypes[12]
+	mi := &file_replog_pb_replog_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1101,7 +1194,7 @@ func (x *Identity) String() string {
 func (*Identity) ProtoMessage() {}
 
 func (x *Identity) ProtoReflect() protoreflect.Message {
-	mi := &file_replog_pb_replog_proto_msgTypes[12]
+	mi := &file_replog_pb_replog_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1114,7 +1207,7 @@ func (x *Identity) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Identity.ProtoReflect.Descriptor instead.
 func (*Identity) Descriptor() ([]byte, []int) {
-	return file_replog_pb_replog_proto_rawDescGZIP(), []int{12}
+	return file_replog_pb_replog_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *Identity) GetFormat() uint32 {
@@ -1167,7 +1260,7 @@ type SnapshotMeta struct {
 
 func (x *SnapshotMeta) Reset() {
 	*x = SnapshotMeta{}
-	mi := &file_replog_pb_replog_proto_msgTypes[13]
+	mi := &file_replog_pb_replog_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1179,7 +1272,7 @@ func (x *SnapshotMeta) String() string {
 func (*SnapshotMeta) ProtoMessage() {}
 
 func (x *SnapshotMeta) ProtoReflect() protoreflect.Message {
-	mi := &file_replog_pb_replog_proto_msgTypes[13]
+	mi := &file_replog_pb_replog_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1192,7 +1285,7 @@ func (x *SnapshotMeta) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnapshotMeta.ProtoReflect.Descriptor instead.
 func (*SnapshotMeta) Descriptor() ([]byte, []int) {
-	return file_replog_pb_replog_proto_rawDescGZIP(), []int{13}
+	return file_replog_pb_replog_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *SnapshotMeta) GetFormat() uint32 {
@@ -1248,7 +1341,7 @@ type SnapshotRequest struct {
 
 func (x *SnapshotRequest) Reset() {
 	*x = SnapshotRequest{}
-	mi := &file_replog_pb_replog_proto_msgTypes[14]
+	mi := &file_replog_pb_replog_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1260,7 +1353,7 @@ func (x *SnapshotRequest) String() string {
 func (*SnapshotRequest) ProtoMessage() {}
 
 func (x *SnapshotRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_replog_pb_replog_proto_msgTypes[14]
+	mi := &file_replog_pb_replog_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1273,7 +1366,7 @@ func (x *SnapshotRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnapshotRequest.ProtoReflect.Descriptor instead.
 func (*SnapshotRequest) Descriptor() ([]byte, []int) {
-	return file_replog_pb_replog_proto_rawDescGZIP(), []int{14}
+	return file_replog_pb_replog_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *SnapshotRequest) GetSlot() uint64 {
@@ -1311,7 +1404,7 @@ type SnapshotChunk struct {
 
 func (x *SnapshotChunk) Reset() {
 	*x = SnapshotChunk{}
-	mi := &file_replog_pb_replog_proto_msgTypes[15]
+	mi := &file_replog_pb_replog_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1323,7 +1416,7 @@ func (x *SnapshotChunk) String() string {
 func (*SnapshotChunk) ProtoMessage() {}
 
 func (x *SnapshotChunk) ProtoReflect() protoreflect.Message {
-	mi := &file_replog_pb_replog_proto_msgTypes[15]
+	mi := &file_replog_pb_replog_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1336,7 +1429,7 @@ func (x *SnapshotChunk) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnapshotChunk.ProtoReflect.Descriptor instead.
 func (*SnapshotChunk) Descriptor() ([]byte, []int) {
-	return file_replog_pb_replog_proto_rawDescGZIP(), []int{15}
+	return file_replog_pb_replog_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *SnapshotChunk) GetSlot() uint64 {
@@ -1453,7 +1546,7 @@ const file_replog_pb_replog_proto_rawDesc = "" +
 	"\tLogRecord\x120\n" +
 	"\bpromised\x18\x01 \x01(\v2\x14.lockd.replog.BallotR\bpromised\x12\x16\n" +
 	"\x06chosen\x18\x02 \x01(\x04R\x06chosen\x12-\n" +
-	"\aentries\x18\x03 \x03(\v2\x13.lockd.replog.EntryR\aentries\"\x89\x02\n" +
+	"\aentries\x18\x03 \x03(\v2\x13.lockd.replog.EntryR\aentries\"\xf7\x02\n" +
 	"\rSegmentHeader\x12\x16\n" +
 	"\x06format\x18\x01 \x01(\rR\x06format\x12\x18\n" +
 	"\asegment\x18\x02 \x01(\x04R\asegment\x120\n" +
@@ -1462,7 +1555,19 @@ const file_replog_pb_replog_proto_rawDesc = "" +
 	"\x06config\x18\x05 \x01(\v2\x14.lockd.replog.ConfigR\x06config\x12\x12\n" +
 	"\x04cell\x18\x06 \x01(\tR\x04cell\x12\x18\n" +
 	"\areplica\x18\a \x01(\tR\areplica\x12 \n" +
-	"\vincarnation\x18\b \x01(\x04R\vincarnation\"\x97\x01\n" +
+	"\vincarnation\x18\b \x01(\x04R\vincarnation\x12\x12\n" +
+	"\x04size\x18\t \x01(\x03R\x04size\x12\x14\n" +
+	"\x05flush\x18\n" +
+	" \x01(\x04R\x05flush\x12!\n" +
+	"\fprevious_end\x18\v \x01(\x03R\vpreviousEnd\x12\x1f\n" +
+	"\vconfig_slot\x18\f \x01(\x04R\n" +
+	"configSlot\"[\n" +
+	"\x0fSnapshotTrailer\x12\x16\n" +
+	"\x06chunks\x18\x01 \x01(\x04R\x06chunks\x12\x1e\n" +
+	"\n" +
+	"compressed\x18\x02 \x01(\x04R\n" +
+	"compressed\x12\x10\n" +
+	"\x03raw\x18\x03 \x01(\x04R\x03raw\"\x97\x01\n" +
 	"\bIdentity\x12\x16\n" +
 	"\x06format\x18\x01 \x01(\rR\x06format\x12\x12\n" +
 	"\x04cell\x18\x02 \x01(\tR\x04cell\x12\x18\n" +
@@ -1507,7 +1612,7 @@ func file_replog_pb_replog_proto_rawDescGZIP() []byte {
 }
 
 var file_replog_pb_replog_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_replog_pb_replog_proto_msgTypes = make([]protoimpl.MessageInfo, 16)
+var file_replog_pb_replog_proto_msgTypes = make([]protoimpl.MessageInfo, 17)
 var file_replog_pb_replog_proto_goTypes = []any{
 	(ValueKind)(0),          // 0: lockd.replog.ValueKind
 	(*PeerMessage)(nil),     // 1: lockd.replog.PeerMessage
@@ -1522,16 +1627,17 @@ var file_replog_pb_replog_proto_goTypes = []any{
 	(*PaxosMessage)(nil),    // 10: lockd.replog.PaxosMessage
 	(*LogRecord)(nil),       // 11: lockd.replog.LogRecord
 	(*SegmentHeader)(nil),   // 12: lockd.replog.SegmentHeader
-	(*Identity)(nil),        // 13: lockd.replog.Identity
-	(*SnapshotMeta)(nil),    // 14: lockd.replog.SnapshotMeta
-	(*SnapshotRequest)(nil), // 15: lockd.replog.SnapshotRequest
-	(*SnapshotChunk)(nil),   // 16: lockd.replog.SnapshotChunk
+	(*SnapshotTrailer)(nil), // 13: lockd.replog.SnapshotTrailer
+	(*Identity)(nil),        // 14: lockd.replog.Identity
+	(*SnapshotMeta)(nil),    // 15: lockd.replog.SnapshotMeta
+	(*SnapshotRequest)(nil), // 16: lockd.replog.SnapshotRequest
+	(*SnapshotChunk)(nil),   // 17: lockd.replog.SnapshotChunk
 }
 var file_replog_pb_replog_proto_depIdxs = []int32{
 	2,  // 0: lockd.replog.PeerMessage.hello:type_name -> lockd.replog.PeerHello
 	10, // 1: lockd.replog.PeerMessage.paxos:type_name -> lockd.replog.PaxosMessage
-	15, // 2: lockd.replog.PeerMessage.snapshot_request:type_name -> lockd.replog.SnapshotRequest
-	16, // 3: lockd.replog.PeerMessage.snapshot_chunk:type_name -> lockd.replog.SnapshotChunk
+	16, // 2: lockd.replog.PeerMessage.snapshot_request:type_name -> lockd.replog.SnapshotRequest
+	17, // 3: lockd.replog.PeerMessage.snapshot_chunk:type_name -> lockd.replog.SnapshotChunk
 	4,  // 4: lockd.replog.PeerMessage.founding:type_name -> lockd.replog.Founding
 	3,  // 5: lockd.replog.PeerMessage.refusal:type_name -> lockd.replog.PeerRefusal
 	0,  // 6: lockd.replog.Value.kind:type_name -> lockd.replog.ValueKind
@@ -1575,7 +1681,7 @@ func file_replog_pb_replog_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_replog_pb_replog_proto_rawDesc), len(file_replog_pb_replog_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   16,
+			NumMessages:   17,
 			NumExtensions: 0,
 			NumServices:   0,
 		},
