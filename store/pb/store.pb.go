@@ -997,7 +997,7 @@ type Put struct {
 	Data    []byte                 `protobuf:"bytes,2,opt,name=data,proto3" json:"data,omitempty"`
 	HasData bool                   `protobuf:"varint,3,opt,name=has_data,json=hasData,proto3" json:"has_data,omitempty"`
 	// Only if the node's content generation is this. 0 with conditional set:
-	// only if the node does not exist.
+	// only if the node does not exist; it is then created, as with create.
 	Conditional  bool   `protobuf:"varint,4,opt,name=conditional,proto3" json:"conditional,omitempty"`
 	IfGeneration uint64 `protobuf:"varint,5,opt,name=if_generation,json=ifGeneration,proto3" json:"if_generation,omitempty"`
 	// Create a permanent node if absent (the parent must exist unless parents).
@@ -1819,6 +1819,7 @@ type Result struct {
 	FailedOp      uint32                 `protobuf:"varint,11,opt,name=failed_op,json=failedOp,proto3" json:"failed_op,omitempty"`       // Multi: index of the operation that failed
 	Detail        string                 `protobuf:"bytes,12,opt,name=detail,proto3" json:"detail,omitempty"`                            // for people: which limit, what was expected
 	LastChange    uint64                 `protobuf:"varint,13,opt,name=last_change,json=lastChange,proto3" json:"last_change,omitempty"` // OpenSession
+	LeaseMs       uint64                 `protobuf:"varint,14,opt,name=lease_ms,json=leaseMs,proto3" json:"lease_ms,omitempty"`          // OpenSession: the lease in force
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1944,6 +1945,13 @@ func (x *Result) GetLastChange() uint64 {
 	return 0
 }
 
+func (x *Result) GetLeaseMs() uint64 {
+	if x != nil {
+		return x.LeaseMs
+	}
+	return 0
+}
+
 type Grant struct {
 	state          protoimpl.MessageState `protogen:"open.v1"`
 	Path           string                 `protobuf:"bytes,1,opt,name=path,proto3" json:"path,omitempty"`
@@ -2051,8 +2059,10 @@ type Blocker struct {
 	Ticket         uint64                 `protobuf:"varint,10,opt,name=ticket,proto3" json:"ticket,omitempty"`
 	DeadlineCell   int64                  `protobuf:"varint,11,opt,name=deadline_cell,json=deadlineCell,proto3" json:"deadline_cell,omitempty"` // waiters: when they give up, cell time, 0 never
 	LeaseMs        uint64                 `protobuf:"varint,12,opt,name=lease_ms,json=leaseMs,proto3" json:"lease_ms,omitempty"`                // the session's
-	unknownFields  protoimpl.UnknownFields
-	sizeCache      protoimpl.SizeCache
+	// Revision of the Acquire that asked; the queue's order. Unique in the cell.
+	Revision      uint64 `protobuf:"varint,13,opt,name=revision,proto3" json:"revision,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Blocker) Reset() {
@@ -2165,6 +2175,13 @@ func (x *Blocker) GetDeadlineCell() int64 {
 func (x *Blocker) GetLeaseMs() uint64 {
 	if x != nil {
 		return x.LeaseMs
+	}
+	return 0
+}
+
+func (x *Blocker) GetRevision() uint64 {
+	if x != nil {
+		return x.Revision
 	}
 	return 0
 }
@@ -2566,7 +2583,7 @@ type SnapshotHeader struct {
 	WallMs        int64                  `protobuf:"varint,5,opt,name=wall_ms,json=wallMs,proto3" json:"wall_ms,omitempty"`
 	Cell          string                 `protobuf:"bytes,6,opt,name=cell,proto3" json:"cell,omitempty"`
 	CellIdentity  uint64                 `protobuf:"varint,7,opt,name=cell_identity,json=cellIdentity,proto3" json:"cell_identity,omitempty"`
-	NextSession   uint64                 `protobuf:"varint,8,opt,name=next_session,json=nextSession,proto3" json:"next_session,omitempty"`
+	NextSession   uint64                 `protobuf:"varint,8,opt,name=next_session,json=nextSession,proto3" json:"next_session,omitempty"` // not used: a session's number is the revision of its opening
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -3128,7 +3145,7 @@ const file_store_pb_store_proto_rawDesc = "" +
 	"\tAckEvents\"1\n" +
 	"\x05Break\x12\x12\n" +
 	"\x04path\x18\x01 \x01(\tR\x04path\x12\x14\n" +
-	"\x05fence\x18\x02 \x01(\x04R\x05fence\"\xb5\x03\n" +
+	"\x05fence\x18\x02 \x01(\x04R\x05fence\"\xd0\x03\n" +
 	"\x06Result\x12%\n" +
 	"\x04code\x18\x01 \x01(\x0e2\x11.lockd.store.CodeR\x04code\x12\x1a\n" +
 	"\brevision\x18\x02 \x01(\x04R\brevision\x12\x16\n" +
@@ -3144,7 +3161,8 @@ const file_store_pb_store_proto_rawDesc = "" +
 	"\tfailed_op\x18\v \x01(\rR\bfailedOp\x12\x16\n" +
 	"\x06detail\x18\f \x01(\tR\x06detail\x12\x1f\n" +
 	"\vlast_change\x18\r \x01(\x04R\n" +
-	"lastChange\"\xdd\x01\n" +
+	"lastChange\x12\x19\n" +
+	"\blease_ms\x18\x0e \x01(\x04R\aleaseMs\"\xdd\x01\n" +
 	"\x05Grant\x12\x12\n" +
 	"\x04path\x18\x01 \x01(\tR\x04path\x12)\n" +
 	"\x04mode\x18\x02 \x01(\x0e2\x15.lockd.store.LockModeR\x04mode\x12\x14\n" +
@@ -3152,7 +3170,7 @@ const file_store_pb_store_proto_rawDesc = "" +
 	"\x0flock_generation\x18\x04 \x01(\x04R\x0elockGeneration\x12\x1a\n" +
 	"\binstance\x18\x05 \x01(\x04R\binstance\x12\x16\n" +
 	"\x06ticket\x18\x06 \x01(\x04R\x06ticket\x12\"\n" +
-	"\rlock_delay_ms\x18\a \x01(\x04R\vlockDelayMs\"\x94\x03\n" +
+	"\rlock_delay_ms\x18\a \x01(\x04R\vlockDelayMs\"\xb0\x03\n" +
 	"\aBlocker\x12\x18\n" +
 	"\asession\x18\x01 \x01(\x04R\asession\x12/\n" +
 	"\x06client\x18\x02 \x01(\v2\x17.lockd.store.ClientInfoR\x06client\x12)\n" +
@@ -3167,7 +3185,8 @@ const file_store_pb_store_proto_rawDesc = "" +
 	"\x06ticket\x18\n" +
 	" \x01(\x04R\x06ticket\x12#\n" +
 	"\rdeadline_cell\x18\v \x01(\x03R\fdeadlineCell\x12\x19\n" +
-	"\blease_ms\x18\f \x01(\x04R\aleaseMs\"\x89\x02\n" +
+	"\blease_ms\x18\f \x01(\x04R\aleaseMs\x12\x1a\n" +
+	"\brevision\x18\r \x01(\x04R\brevision\"\x89\x02\n" +
 	"\fSessionEvent\x12\x16\n" +
 	"\x06number\x18\x01 \x01(\x04R\x06number\x12%\n" +
 	"\x04code\x18\x02 \x01(\x0e2\x11.lockd.store.CodeR\x04code\x12\x16\n" +
