@@ -394,12 +394,15 @@ func (x *PeerRefusal) GetFatal() bool {
 	return false
 }
 
-// Founding tells the founder (the lowest name) who is there and empty.
+// Founding tells the founder (the lowest name), and for the operator's sake
+// all others, who is there and empty.
 type Founding struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Name          string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
 	Incarnation   uint64                 `protobuf:"varint,2,opt,name=incarnation,proto3" json:"incarnation,omitempty"`
-	Empty         bool                   `protobuf:"varint,3,opt,name=empty,proto3" json:"empty,omitempty"`
+	Empty         bool                   `protobuf:"varint,3,opt,name=empty,proto3" json:"empty,omitempty"`    // nothing chosen, nothing accepted but an attempt at founding
+	Attempt       *Config                `protobuf:"bytes,4,opt,name=attempt,proto3" json:"attempt,omitempty"` // accepted in slot 1 and not known to be chosen
+	Members       []string               `protobuf:"bytes,5,rep,name=members,proto3" json:"members,omitempty"` // initial members as this replica was told, by name
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -453,6 +456,20 @@ func (x *Founding) GetEmpty() bool {
 		return x.Empty
 	}
 	return false
+}
+
+func (x *Founding) GetAttempt() *Config {
+	if x != nil {
+		return x.Attempt
+	}
+	return nil
+}
+
+func (x *Founding) GetMembers() []string {
+	if x != nil {
+		return x.Members
+	}
+	return nil
 }
 
 type Ballot struct {
@@ -1501,11 +1518,13 @@ const file_replog_pb_replog_proto_rawDesc = "" +
 	" \x01(\tR\x04lane\"7\n" +
 	"\vPeerRefusal\x12\x12\n" +
 	"\x04text\x18\x01 \x01(\tR\x04text\x12\x14\n" +
-	"\x05fatal\x18\x02 \x01(\bR\x05fatal\"V\n" +
+	"\x05fatal\x18\x02 \x01(\bR\x05fatal\"\xa0\x01\n" +
 	"\bFounding\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12 \n" +
 	"\vincarnation\x18\x02 \x01(\x04R\vincarnation\x12\x14\n" +
-	"\x05empty\x18\x03 \x01(\bR\x05empty\"8\n" +
+	"\x05empty\x18\x03 \x01(\bR\x05empty\x12.\n" +
+	"\aattempt\x18\x04 \x01(\v2\x14.lockd.replog.ConfigR\aattempt\x12\x18\n" +
+	"\amembers\x18\x05 \x03(\tR\amembers\"8\n" +
 	"\x06Ballot\x12\x14\n" +
 	"\x05round\x18\x01 \x01(\x04R\x05round\x12\x18\n" +
 	"\areplica\x18\x02 \x01(\x04R\areplica\"\xac\x01\n" +
@@ -1640,26 +1659,27 @@ var file_replog_pb_replog_proto_depIdxs = []int32{
 	17, // 3: lockd.replog.PeerMessage.snapshot_chunk:type_name -> lockd.replog.SnapshotChunk
 	4,  // 4: lockd.replog.PeerMessage.founding:type_name -> lockd.replog.Founding
 	3,  // 5: lockd.replog.PeerMessage.refusal:type_name -> lockd.replog.PeerRefusal
-	0,  // 6: lockd.replog.Value.kind:type_name -> lockd.replog.ValueKind
-	5,  // 7: lockd.replog.Value.leader:type_name -> lockd.replog.Ballot
-	7,  // 8: lockd.replog.Value.config:type_name -> lockd.replog.Config
-	8,  // 9: lockd.replog.Config.members:type_name -> lockd.replog.Member
-	5,  // 10: lockd.replog.Entry.ballot:type_name -> lockd.replog.Ballot
-	6,  // 11: lockd.replog.Entry.value:type_name -> lockd.replog.Value
-	5,  // 12: lockd.replog.PaxosMessage.ballot:type_name -> lockd.replog.Ballot
-	9,  // 13: lockd.replog.PaxosMessage.entries:type_name -> lockd.replog.Entry
-	5,  // 14: lockd.replog.PaxosMessage.promised:type_name -> lockd.replog.Ballot
-	5,  // 15: lockd.replog.LogRecord.promised:type_name -> lockd.replog.Ballot
-	9,  // 16: lockd.replog.LogRecord.entries:type_name -> lockd.replog.Entry
-	5,  // 17: lockd.replog.SegmentHeader.promised:type_name -> lockd.replog.Ballot
-	7,  // 18: lockd.replog.SegmentHeader.config:type_name -> lockd.replog.Config
-	7,  // 19: lockd.replog.SnapshotMeta.config:type_name -> lockd.replog.Config
-	5,  // 20: lockd.replog.SnapshotMeta.promised:type_name -> lockd.replog.Ballot
-	21, // [21:21] is the sub-list for method output_type
-	21, // [21:21] is the sub-list for method input_type
-	21, // [21:21] is the sub-list for extension type_name
-	21, // [21:21] is the sub-list for extension extendee
-	0,  // [0:21] is the sub-list for field type_name
+	7,  // 6: lockd.replog.Founding.attempt:type_name -> lockd.replog.Config
+	0,  // 7: lockd.replog.Value.kind:type_name -> lockd.replog.ValueKind
+	5,  // 8: lockd.replog.Value.leader:type_name -> lockd.replog.Ballot
+	7,  // 9: lockd.replog.Value.config:type_name -> lockd.replog.Config
+	8,  // 10: lockd.replog.Config.members:type_name -> lockd.replog.Member
+	5,  // 11: lockd.replog.Entry.ballot:type_name -> lockd.replog.Ballot
+	6,  // 12: lockd.replog.Entry.value:type_name -> lockd.replog.Value
+	5,  // 13: lockd.replog.PaxosMessage.ballot:type_name -> lockd.replog.Ballot
+	9,  // 14: lockd.replog.PaxosMessage.entries:type_name -> lockd.replog.Entry
+	5,  // 15: lockd.replog.PaxosMessage.promised:type_name -> lockd.replog.Ballot
+	5,  // 16: lockd.replog.LogRecord.promised:type_name -> lockd.replog.Ballot
+	9,  // 17: lockd.replog.LogRecord.entries:type_name -> lockd.replog.Entry
+	5,  // 18: lockd.replog.SegmentHeader.promised:type_name -> lockd.replog.Ballot
+	7,  // 19: lockd.replog.SegmentHeader.config:type_name -> lockd.replog.Config
+	7,  // 20: lockd.replog.SnapshotMeta.config:type_name -> lockd.replog.Config
+	5,  // 21: lockd.replog.SnapshotMeta.promised:type_name -> lockd.replog.Ballot
+	22, // [22:22] is the sub-list for method output_type
+	22, // [22:22] is the sub-list for method input_type
+	22, // [22:22] is the sub-list for extension type_name
+	22, // [22:22] is the sub-list for extension extendee
+	0,  // [0:22] is the sub-list for field type_name
 }
 
 func init() { file_replog_pb_replog_proto_init() }
