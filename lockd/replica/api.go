@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/seed70370324/lockd/internal/wire/pb"
+	"github.com/seed70370324/lockd/lockd/master"
 	"github.com/seed70370324/lockd/paxos"
 	"github.com/seed70370324/lockd/replog"
 	"github.com/seed70370324/lockd/store"
@@ -14,7 +15,7 @@ import (
 )
 
 // ConnID names a client's connection at this replica; never used twice.
-type ConnID uint64
+type ConnID = master.ConnID
 
 // Event is a replog.Event or one of the client events below.
 type Event any
@@ -46,24 +47,16 @@ type Effects struct {
 	Notes []Note      // for the operator's log
 }
 
-// ConnSend queues a message for a client.
-type ConnSend struct {
-	Conn    ConnID
-	Message *pb.ServerMessage
-}
+// ConnSend{Conn, Message} queues a message for a client. The message is shared:
+// encode it, change nothing.
+type ConnSend = master.ConnSend
 
-// ConnClose ends a connection once what is queued for it has left.
-type ConnClose struct {
-	Conn   ConnID
-	Reason string
-}
+// ConnClose{Conn, Reason} ends a connection once what is queued for it has left.
+type ConnClose = master.ConnClose
 
-// Note is a line for the operator's log.
-type Note struct {
-	Level string // info, warn, error
-	Text  string
-	Args  []any // slog key-value pairs
-}
+// Note{Level, Text, Args} is a line for the operator's log: level info, warn or
+// error, slog key-value pairs.
+type Note = master.Note
 
 // Role is what the replica is for its clients.
 type Role struct {

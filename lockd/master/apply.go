@@ -1,0 +1,151 @@
+package master
+
+import (
+	"time"
+
+	wirepb "github.com/seed70370324/lockd/internal/wire/pb"
+	"github.com/seed70370324/lockd/paxos"
+	"github.com/seed70370324/lockd/store"
+	storepb "github.com/seed70370324/lockd/store/pb"
+	"google.golang.org/protobuf/proto"
+)
+
+// Command tells that a command was applied to the store, with what came of it.
+// A replica that does not lead has nobody to tell.
+func (m *Master) Command(now time.Duration, command []byte, r *storepb.Result, changes []store.Change) {
+	m.now = now
+	m.timers.known = false
+	if !m.role.active {
+		return
+	}
+	h := parseHeader(command)
+	s := m.sessions[h.session]
+	// The answer goes ahead of the events that the command caused, for the
+	// session that asked.
+	if s != nil && h.number != 0 && m.done(s, h.number) {
+		m.reply(s, r)
+	}
+	m.changes(&h, changes)
+	switch h.op {
+	case opOpen:
+		_, nonce := field(h.body, openNonce)
+		if o := m.opening[string(nonce)]; o != nil && o.applied == nil {
+			o.applied = r
+			m.opened(o)
+		}
+	case opExpire:
+		id, _ := field(h.body, expireSession)
+		// Still there: the expiry was void.
+		if s := m.sessions[id]; s != nil && h.epoch == m.role.epoch {
+			m.expireVoid(s)
+		}
+	case opTimers:
+		if h.epoch == m.role.epoch {
+			m.timers.pending = false
+		}
+	case opBreak:
+		if r.GetCode() == storepb.Code_OK {
+			m.noteBroken(h.session, h.body)
+		}
+	}
+	if s != nil {
+		m.settle(s)
+	}
+}
+
+// changes turns what a command did into events and watches' work.
+func (m *Master) changes(h *header, changes []store.Change) {
+	if !m.role.active {
+		return
+	}
+	for i := range changes {
+		c := &changes[i]
+		switch c.Kind {
+		case store.ChangeCreated, store.ChangeContent, store.ChangeDeleted:
+			m.watches.touch(c.Path)
+		case store.ChangeSessionOpened:
+			if v, ok := m.st.Session(c.Session); ok && m.sessions[c.Session] == nil {
+				m.adopt(v)
+				m.note("info", "session opened", "session", c.Session, "lease_ms", v.LeaseMS,
+					"client", v.Client.GetName(), "host", v.Client.GetHost(), "pid", v.Client.GetPid())
+			}
+		case store.ChangeSessionClosed:
+			text := "session closed"
+			if h != nil && h.op == opExpire {
+				text = "session expired"
+				m.count.Expired++
+			}
+			m.note("info", text, "session", c.Session)
+			m.ended(c.Session)
+		case store.ChangeSessionEvent:
+			if c.Event.GetCode() == storepb.Code_GRANTED {
+				m.count.Granted++
+			}
+			if s := m.sessions[c.Session]; s != nil && !s.ended && !s.attaching && s.conn != nil {
+				m.sendEvent(s, c.Event)
+			}
+		}
+	}
+}
+
+// noteBroken tells the operator's log who broke which lock.
+func (m *Master) noteBroken(by uint64, body []byte) {
+	var b storepb.Break
+	if err := proto.Unmarshal(body, &b); err != nil {
+		return // it was applied, so it can be decoded
+	}
+	v, _ := m.st.Session(by)
+	m.note("warn", "lock broken", "path", b.GetPath(), "fence", b.GetFence(), "session", by,
+		"client", v.Client.GetName(), "host", v.Client.GetHost())
+}
+
+// Entry tells that the entry of a slot is applied, with all its commands.
+func (m *Master) Entry(now time.Duration, slot paxos.Slot) {
+	m.now = now
+	m.applied = slot
+	m.serveProven()
+}
+
+// Dropped tells that commands were not proposed: nothing has come of them.
+func (m *Master) Dropped(now time.Duration, commands [][]byte) {
+	m.now = now
+	for _, c := range commands {
+		h := parseHeader(c)
+		if !m.role.active || h.epoch != m.role.epoch {
+			continue // its asker was sent away
+		}
+		switch h.op {
+		case opOpen:
+			_, nonce := field(h.body, openNonce)
+			if o := m.opening[string(nonce)]; o != nil && o.applied == nil {
+				delete(m.opening, o.nonce)
+				m.sendError(o.conn, &wirepb.Error{Code: wirepb.ErrorCode_OVERLOADED, Id: o.id, RetryAfterMs: retryOverloaded,
+					Text: "the log did not take it; try again soon"})
+			}
+			continue
+		case opExpire:
+			id, _ := field(h.body, expireSession)
+			if s := m.sessions[id]; s != nil {
+				m.expireVoid(s)
+			}
+			continue
+		case opTimers:
+			m.timers.pending = false
+			continue
+		}
+		s := m.sessions[h.session]
+		if s == nil {
+			continue
+		}
+		if h.number == 0 { // acknowledgements
+			s.logged = 0
+			continue
+		}
+		if m.done(s, h.number) {
+			m.count.Refused++
+			m.sendError(s.conn, &wirepb.Error{Code: wirepb.ErrorCode_OVERLOADED, Session: s.id, Number: h.number,
+				RetryAfterMs: retryOverloaded, Text: "the log did not take it; repeat it soon"})
+			m.settle(s)
+		}
+	}
+}

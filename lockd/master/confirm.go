@@ -1,0 +1,152 @@
+package master
+
+import (
+	"time"
+
+	"github.com/seed70370324/lockd/internal/invariant"
+	wirepb "github.com/seed70370324/lockd/internal/wire/pb"
+	"github.com/seed70370324/lockd/paxos"
+)
+
+// A proof of leadership is a round to a majority (Ongaro and Ousterhout call
+// the scheme read index; here it is used for leases as well). All that arrived
+// before a round begins shares it.
+
+// waiter waits for a proof of leadership begun after it arrived. One of the
+// fields after arrival is set.
+type waiter struct {
+	conn    *conn
+	arrival time.Duration
+
+	read   *wirepb.Read
+	watch  *watch
+	attach *wirepb.Attach
+	keep   *wirepb.KeepAlive
+	open   *opening
+}
+
+// rounds are the proofs asked for.
+type rounds struct {
+	lastID uint64
+	gather []waiter // for the next round
+	flying []round  // asked for, by ID
+	proven []round  // proven; wait for their slot to be applied
+	reads  int      // reads and watches among all of them
+}
+
+type round struct {
+	id      uint64
+	begun   time.Duration
+	waiters []waiter
+	since   time.Duration
+	slot    paxos.Slot
+}
+
+func (r *rounds) forget() { r.gather, r.flying, r.proven, r.reads = nil, nil, nil, 0 }
+
+// maxWaiting is how many messages of one connection may wait for a proof.
+const maxWaiting = 4096
+
+// wait adds a waiter to the next round.
+func (m *Master) wait(w waiter) {
+	if w.conn.waiting >= maxWaiting {
+		m.fatal(w.conn, wirepb.ErrorCode_TOO_MANY, "too many messages of this connection wait for an answer; read the answers first")
+		return
+	}
+	if w.read != nil || w.watch != nil {
+		m.rounds.reads++
+	}
+	w.conn.waiting++
+	m.rounds.gather = append(m.rounds.gather, w)
+}
+
+// ready reports whether a round can begin.
+func (r *rounds) ready() bool { return len(r.gather) > 0 && len(r.flying) < maxConfirmRounds }
+
+// begin starts a round for all that wait, if there may be another.
+func (r *rounds) begin(now time.Duration) []uint64 {
+	if !r.ready() {
+		return nil
+	}
+	r.lastID++
+	r.flying = append(r.flying, round{id: r.lastID, begun: now, waiters: r.gather})
+	r.gather = nil
+	return []uint64{r.lastID}
+}
+
+// Confirmed tells that a proof has come. It also counts for the rounds begun
+// before: whatever they wait for arrived earlier still.
+func (m *Master) Confirmed(now time.Duration, c paxos.Confirm) {
+	m.now = now
+	if !m.serving() {
+		return
+	}
+	r := &m.rounds
+	n := 0
+	for n < len(r.flying) && r.flying[n].id <= c.ID {
+		f := r.flying[n]
+		invariant.Assert(c.Since >= f.begun && c.Since <= now,
+			"leadership is proven at an instant after the round began: begun %v, proven %v, now %v", f.begun, c.Since, now)
+		f.since, f.slot = c.Since, c.Slot
+		r.proven = append(r.proven, f)
+		n++
+	}
+	clear(r.flying[:n])
+	r.flying = r.flying[n:]
+	if len(r.flying) == 0 {
+		r.flying = nil
+	}
+	m.serveProven()
+}
+
+// serveProven answers what is proven and whose slot is applied.
+func (m *Master) serveProven() {
+	r := &m.rounds
+	if len(r.proven) == 0 || !m.serving() {
+		return
+	}
+	n := 0
+	for ; n < len(r.proven) && r.proven[n].slot <= m.applied; n++ {
+	}
+	if n == 0 {
+		return
+	}
+	ready := r.proven[:n:n]
+	r.proven = r.proven[n:]
+	if len(r.proven) == 0 {
+		r.proven = nil
+	}
+	// A watch that begins now starts from the present state: what changed
+	// before it must not come behind it.
+	m.watches.flush(m)
+	for i := range ready {
+		for j := range ready[i].waiters {
+			m.answer(&ready[i].waiters[j], ready[i].since)
+		}
+	}
+}
+
+// answer answers one waiter under a proof as of since.
+func (m *Master) answer(w *waiter, since time.Duration) {
+	if w.read != nil || w.watch != nil {
+		m.rounds.reads--
+	}
+	w.conn.waiting--
+	switch {
+	case w.open != nil:
+		// A repeat on a later connection has a waiter of its own.
+		if o := w.open; o.conn == w.conn && o.arrival == w.arrival {
+			o.proven, o.since = true, since
+			m.opened(o)
+		}
+	case w.conn.closing:
+	case w.read != nil:
+		m.answerRead(w.conn, w.read, 0)
+	case w.watch != nil:
+		m.watches.start(m, w.watch)
+	case w.attach != nil:
+		m.attached(w)
+	case w.keep != nil:
+		m.kept(w, since)
+	}
+}

@@ -1,0 +1,234 @@
+package master
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/seed70370324/lockd/internal/invariant"
+	wirepb "github.com/seed70370324/lockd/internal/wire/pb"
+	"github.com/seed70370324/lockd/store"
+	storepb "github.com/seed70370324/lockd/store/pb"
+)
+
+// Leases live in the master's memory (Burrows, OSDI 2006, section 2.8): a
+// renewal costs no log entry. A session's lease runs at the master from an
+// instant S at which this replica was proven to lead; the client counts from
+// when it sent its message, for S - arrival + L. The message took some time to
+// arrive, so the client's lease ends first, drift allowed for at the client.
+//
+// Deadlines are kept in lease time: the clock of this loop less the time in
+// which the loop did not run. A master that was frozen has not read what its
+// clients sent meanwhile, so that time must not count against them; adding it
+// to the clock's correction moves every deadline at once.
+
+// frozenGap is the longest time between two ticks that counts as running.
+const frozenGap = 500 * time.Millisecond
+
+// Bounds of what one tick proposes.
+const (
+	expireBatch    = 256  // expiries a tick
+	expireInFlight = 1024 // expiries proposed and undecided
+)
+
+// undecided is how long a session lives on at least when its expiry turned out
+// void, so that its client can renew.
+const undecided = time.Second
+
+// deadline is an entry of the tree of deadlines. Each live session that is not
+// being expired has exactly one; it may be earlier than the session's deadline
+// (renewals only move the session's), never later.
+type deadline struct {
+	at time.Duration // lease time
+	id uint64
+}
+
+func (d deadline) less(o deadline) bool {
+	if d.at != o.at {
+		return d.at < o.at
+	}
+	return d.id < o.id
+}
+
+// heldUntil is an entry of the tree of held KeepAlives.
+type heldUntil struct {
+	at   time.Duration
+	conn ConnID
+}
+
+func (h heldUntil) less(o heldUntil) bool {
+	if h.at != o.at {
+		return h.at < o.at
+	}
+	return h.conn < o.conn
+}
+
+// leaseTime converts an instant of the loop's clock.
+func (m *Master) leaseTime(t time.Duration) time.Duration { return t - m.frozen }
+
+// thaw accounts for time in which the loop did not run.
+func (m *Master) thaw(gap time.Duration) {
+	m.frozen += gap
+	if m.role.active {
+		m.note("warn", "the replica did not run for a while; all leases are longer by that",
+			"gap", gap.Round(time.Millisecond).String())
+	}
+}
+
+// grant gives a session its lease as of the instant s and returns its length in
+// milliseconds; false: it gets none now.
+func (m *Master) grant(s *session, since time.Duration) (uint64, bool) {
+	if s.expiring || s.ended {
+		return 0, false
+	}
+	invariant.Assert(m.role.active && since >= m.role.since && since <= m.now,
+		"a lease runs from a proven instant that is not to come: as of %v, now %v", since, m.now)
+	s.renewed = max(s.renewed, since)
+	// A lease that was promised is never taken back: the deadline only grows.
+	s.deadline = max(s.deadline, m.leaseTime(since)+s.lease)
+	return uint64(s.lease / time.Millisecond), true
+}
+
+// left returns what is left of a session's lease in milliseconds.
+func (m *Master) left(id uint64) int64 {
+	s := m.sessions[id]
+	if s == nil || s.ended {
+		return -1
+	}
+	return max(0, int64((s.deadline-m.leaseTime(m.now))/time.Millisecond))
+}
+
+// keepAlive takes a KeepAlive: it is held until a third of the shortest lease
+// is used. A connection has one; a second takes the place of one that is still
+// held, which then is never answered.
+func (m *Master) keepAlive(c *conn, k *wirepb.KeepAlive) {
+	if m.notMaster(c, &wirepb.Error{Id: k.GetId()}) {
+		return
+	}
+	if len(k.GetSessions()) > maxKeepAlive {
+		m.sendError(c, &wirepb.Error{Code: wirepb.ErrorCode_TOO_MANY, Id: k.GetId(),
+			Text: fmt.Sprintf("%d sessions in one KeepAlive, at most %d: use more connections", len(k.GetSessions()), maxKeepAlive)})
+		return
+	}
+	m.count.KeepAlives++
+	m.dropHeld(c)
+	due := m.now + defaultLease/3
+	for _, id := range k.GetSessions() {
+		s := m.sessions[id]
+		if s == nil || s.ended {
+			due = m.now // there is something to tell
+			break
+		}
+		due = min(due, s.renewed+s.lease/3)
+	}
+	c.keep, c.keepAt, c.keepDue = k, m.now, due
+	if k.GetNow() || due <= m.now {
+		m.answerKeep(c)
+		return
+	}
+	m.held.ReplaceOrInsert(heldUntil{due, c.id})
+}
+
+// dropHeld forgets a connection's held KeepAlive.
+func (m *Master) dropHeld(c *conn) {
+	if c.keep != nil {
+		m.held.Delete(heldUntil{c.keepDue, c.id})
+		c.keep = nil
+	}
+}
+
+// answerKeep lets the held KeepAlive go: it is answered with the next proof of
+// leadership, begun from now on.
+func (m *Master) answerKeep(c *conn) {
+	k, at := c.keep, c.keepAt
+	m.dropHeld(c)
+	m.wait(waiter{conn: c, arrival: at, keep: k})
+}
+
+// answerHeld lets go the KeepAlives whose time has come.
+func (m *Master) answerHeld() {
+	for {
+		h, ok := m.held.Min()
+		if !ok || h.at > m.now {
+			return
+		}
+		c := m.conns[h.conn]
+		invariant.Assert(c != nil && c.keep != nil, "a held KeepAlive belongs to an open connection: %d", h.conn)
+		m.answerKeep(c)
+	}
+}
+
+// kept answers a KeepAlive as of the proven instant since.
+func (m *Master) kept(w *waiter, since time.Duration) {
+	r := &wirepb.KeepAliveReply{Id: w.keep.GetId(), HeldNs: int64(since - w.arrival), Epoch: m.role.epoch}
+	ids := w.keep.GetSessions()
+	r.Leases = make([]*wirepb.SessionLease, 0, len(ids))
+	for _, id := range ids {
+		s := m.sessions[id]
+		if s == nil || s.ended {
+			r.Gone = append(r.Gone, id)
+			continue
+		}
+		// A session that is attached elsewhere is kept alive there.
+		if s.conn != w.conn {
+			continue
+		}
+		if lease, ok := m.grant(s, since); ok {
+			r.Leases = append(r.Leases, &wirepb.SessionLease{Session: id, LeaseMs: lease})
+		}
+	}
+	m.send(w.conn, &wirepb.ServerMessage{Body: &wirepb.ServerMessage_Kept{Kept: r}})
+}
+
+// expire proposes the end of sessions whose lease has run out. From here until
+// the outcome they get no lease: the command may already be chosen.
+func (m *Master) expire() {
+	now := m.leaseTime(m.now)
+	for n := 0; n < expireBatch && m.expiring < expireInFlight; {
+		d, ok := m.deadlines.Min()
+		if !ok || d.at > now {
+			return
+		}
+		m.deadlines.DeleteMin()
+		s := m.sessions[d.id]
+		if s == nil || s.ended {
+			continue
+		}
+		if s.deadline > now {
+			m.deadlines.ReplaceOrInsert(deadline{s.deadline, s.id})
+			continue
+		}
+		v, ok := m.st.Session(s.id)
+		if !ok {
+			continue
+		}
+		s.expiring = true
+		m.expiring++
+		n++
+		m.propose(&storepb.Command{Op: &storepb.Command_ExpireSession{
+			ExpireSession: &storepb.ExpireSession{Session: s.id, LastChange: v.LastChange}}})
+	}
+}
+
+// expireVoid resumes the renewals of a session whose expiry did not happen.
+func (m *Master) expireVoid(s *session) {
+	if !s.expiring {
+		return
+	}
+	s.expiring = false
+	m.expiring--
+	if s.ended {
+		return
+	}
+	s.deadline = max(s.deadline, m.leaseTime(m.now)+undecided)
+	m.deadlines.ReplaceOrInsert(deadline{s.deadline, s.id})
+}
+
+// adopt takes a session of the state into the master's memory, with a full
+// lease from now.
+func (m *Master) adopt(v store.SessionView) *session {
+	lease := time.Duration(v.LeaseMS) * time.Millisecond
+	s := &session{id: v.ID, lease: lease, renewed: m.now, deadline: m.leaseTime(m.now) + lease}
+	m.sessions[v.ID] = s
+	m.deadlines.ReplaceOrInsert(deadline{s.deadline, s.id})
+	return s
+}

@@ -1,0 +1,262 @@
+package master
+
+import (
+	"crypto/subtle"
+	"fmt"
+	"time"
+
+	wirepb "github.com/seed70370324/lockd/internal/wire/pb"
+	"github.com/seed70370324/lockd/store"
+	storepb "github.com/seed70370324/lockd/store/pb"
+)
+
+// session is what the master keeps of a session beside its record in the state.
+type session struct {
+	id    uint64
+	conn  *conn // attached to, nil when to none
+	place int   // index in conn.sessions
+
+	lease    time.Duration
+	renewed  time.Duration // the instant that the present lease runs from
+	deadline time.Duration // its end, in lease time
+	expiring bool          // its expiry is proposed and undecided: no lease
+	ended    bool          // it has ended; here until its last request is answered
+
+	// attaching is set from the arrival of an Attach to its answer, which goes
+	// ahead of the events.
+	attaching bool
+
+	requests []request // proposed and not applied, by number
+
+	acked   uint64 // highest event acknowledged by the client
+	logged  uint64 // the same as proposed to the log
+	ackWait bool   // is in Master.acks
+}
+
+// opening is an OpenSession on its way.
+type opening struct {
+	nonce   string
+	id      uint64 // the client's
+	conn    *conn
+	arrival time.Duration
+	// Both are needed for the answer.
+	applied *storepb.Result
+	proven  bool
+	since   time.Duration
+}
+
+// bind attaches a session to a connection; an older one loses it.
+func (m *Master) bind(s *session, c *conn) {
+	if s.conn == c {
+		return
+	}
+	m.unbind(s)
+	s.conn, s.place = c, len(c.sessions)
+	c.sessions = append(c.sessions, s)
+}
+
+func (m *Master) unbind(s *session) {
+	c := s.conn
+	if c == nil {
+		return
+	}
+	last := len(c.sessions) - 1
+	c.sessions[s.place] = c.sessions[last]
+	c.sessions[s.place].place = s.place
+	c.sessions[last] = nil
+	c.sessions = c.sessions[:last]
+	s.conn = nil
+}
+
+// open proposes a new session, and asks for a proof of leadership beside it.
+func (m *Master) open(c *conn, o *wirepb.OpenSession) {
+	id := o.GetId()
+	if m.notMaster(c, &wirepb.Error{Id: id}) {
+		return
+	}
+	refuse := func(code wirepb.ErrorCode, text string) {
+		m.count.Refused++
+		e := &wirepb.Error{Code: code, Text: text, Id: id}
+		if code == wirepb.ErrorCode_OVERLOADED {
+			e.RetryAfterMs = retryOverloaded
+		}
+		m.sendError(c, e)
+	}
+	if n := len(o.GetNonce()); n < minNonce || n > maxNonce {
+		refuse(wirepb.ErrorCode_INVALID_ARGUMENT, fmt.Sprintf("a session's nonce has %d to %d random bytes, not %d", minNonce, maxNonce, n))
+		return
+	}
+	if len(o.GetClient().GetName()) > maxText || len(o.GetClient().GetHost()) > maxText {
+		refuse(wirepb.ErrorCode_INVALID_ARGUMENT, fmt.Sprintf("the client's name and host have at most %d bytes", maxText))
+		return
+	}
+	nonce := string(o.GetNonce())
+	if again := m.opening[nonce]; again != nil {
+		// A repeat before the first was answered: the answer goes to the later.
+		again.id, again.conn, again.arrival = id, c, m.now
+		again.proven = false
+		m.wait(waiter{conn: c, arrival: m.now, open: again})
+		return
+	}
+	if n, _ := m.st.Counts(); n+len(m.opening) >= m.o.MaxSessions {
+		refuse(wirepb.ErrorCode_TOO_MANY, fmt.Sprintf("the cell has %d sessions, its limit; end some first", n))
+		return
+	}
+	if m.pending+len(m.opening) >= m.o.MaxPending {
+		refuse(wirepb.ErrorCode_OVERLOADED, "too many requests are under way; try again soon")
+		return
+	}
+	lease := o.GetLeaseMs()
+	if lease == 0 {
+		lease = uint64(defaultLease / time.Millisecond)
+	}
+	lease = min(max(lease, store.LeaseMinMillis), store.LeaseMaxMillis)
+	open := &opening{nonce: nonce, id: id, conn: c, arrival: m.now}
+	m.opening[nonce] = open
+	m.propose(&storepb.Command{Op: &storepb.Command_OpenSession{OpenSession: &storepb.OpenSession{
+		Nonce: o.GetNonce(), LeaseMs: lease, Client: o.GetClient()}}})
+	m.wait(waiter{conn: c, arrival: m.now, open: open})
+}
+
+// opened answers an OpenSession once it is applied and leadership is proven.
+func (m *Master) opened(o *opening) {
+	// A connection that has gone needs no proof, its opening only to be forgotten.
+	if m.opening[o.nonce] != o || o.applied == nil || (!o.proven && !o.conn.closing) {
+		return
+	}
+	delete(m.opening, o.nonce)
+	r := o.applied
+	if r.GetCode() != storepb.Code_OK {
+		code := wirepb.ErrorCode_INVALID_ARGUMENT
+		if r.GetCode() == storepb.Code_LIMIT {
+			code = wirepb.ErrorCode_TOO_MANY
+		}
+		m.sendError(o.conn, &wirepb.Error{Code: code, Id: o.id,
+			Text: fmt.Sprintf("the session could not be opened: %v %s", r.GetCode(), r.GetDetail())})
+		return
+	}
+	if o.conn.closing {
+		return // unbound, it lives until its lease ends
+	}
+	s := m.sessions[r.GetSession()]
+	lease, ok := uint64(0), false
+	if s != nil {
+		lease, ok = m.grant(s, o.since)
+	}
+	if !ok {
+		m.sendError(o.conn, &wirepb.Error{Code: wirepb.ErrorCode_UNKNOWN_SESSION, Id: o.id,
+			Text: "the session that this nonce opened has ended or is ending; open another with a new nonce"})
+		return
+	}
+	m.bind(s, o.conn)
+	m.send(o.conn, &wirepb.ServerMessage{Body: &wirepb.ServerMessage_Opened{Opened: &wirepb.OpenSessionReply{
+		Id: o.id, Session: s.id, LeaseMs: lease, HeldNs: int64(o.since - o.arrival), Epoch: m.role.epoch}}})
+}
+
+// attach binds a session to another connection. The binding is at once, so that
+// requests behind the Attach are taken; the answer needs a proof of leadership,
+// because "it has ended" must be true.
+func (m *Master) attach(c *conn, a *wirepb.Attach) {
+	if m.notMaster(c, &wirepb.Error{Session: a.GetSession()}) {
+		return
+	}
+	if s := m.known(a); s != nil {
+		m.bind(s, c)
+		s.attaching = true
+		m.remember(s, a.GetAckedEvent())
+	}
+	m.wait(waiter{conn: c, arrival: m.now, attach: a})
+}
+
+// known returns the live session that an Attach means, if its secret is right.
+func (m *Master) known(a *wirepb.Attach) *session {
+	s := m.sessions[a.GetSession()]
+	if s == nil || s.ended {
+		return nil
+	}
+	v, ok := m.st.Session(s.id)
+	if !ok || subtle.ConstantTimeCompare(v.Nonce, a.GetNonce()) != 1 {
+		return nil
+	}
+	return s
+}
+
+// attached answers an Attach: the reply, then every event that the client has
+// not acknowledged, in order.
+func (m *Master) attached(w *waiter) {
+	a := w.attach
+	r := &wirepb.AttachReply{Session: a.GetSession(), Epoch: m.role.epoch}
+	msg := &wirepb.ServerMessage{Body: &wirepb.ServerMessage_Attached{Attached: r}}
+	s := m.known(a)
+	if s == nil {
+		r.Code = storepb.Code_UNKNOWN_SESSION
+		m.send(w.conn, msg)
+		return
+	}
+	if s.conn != w.conn {
+		return // attached anew elsewhere meanwhile: that one is answered
+	}
+	if v, ok := m.st.Session(s.id); ok {
+		r.LastNumber = v.LastNumber
+	}
+	s.attaching = false
+	m.send(w.conn, msg)
+	m.st.Events(s.id, s.acked, func(e *storepb.SessionEvent) bool {
+		m.sendEvent(s, e)
+		return true
+	})
+}
+
+// sendEvent delivers a session event; it is repeated with each attach until it
+// is acknowledged.
+func (m *Master) sendEvent(s *session, e *storepb.SessionEvent) {
+	m.count.Events++
+	m.send(s.conn, &wirepb.ServerMessage{Body: &wirepb.ServerMessage_Event{Event: &wirepb.Event{Session: s.id, Event: e}}})
+}
+
+// ended forgets a session that the log has ended.
+func (m *Master) ended(id uint64) {
+	s := m.sessions[id]
+	if s == nil || s.ended {
+		return
+	}
+	s.ended = true
+	if s.expiring {
+		s.expiring = false
+		m.expiring--
+	}
+	if s.conn != nil && s.conn.keep != nil {
+		m.answerKeep(s.conn) // tells that it is gone
+	}
+	m.settle(s)
+}
+
+// settle drops an ended session once its last request is answered.
+func (m *Master) settle(s *session) {
+	if s.ended && len(s.requests) == 0 {
+		m.unbind(s)
+		delete(m.sessions, s.id)
+	}
+}
+
+// ack takes the acknowledgement of events.
+func (m *Master) ack(c *conn, a *wirepb.AckEvents) {
+	if !m.serving() {
+		return // the client repeats it in its Attach at the master
+	}
+	if s := m.sessions[a.GetSession()]; s != nil && s.conn == c {
+		m.remember(s, a.GetNumber())
+	}
+}
+
+// remember keeps an acknowledgement until a command carries it into the log.
+func (m *Master) remember(s *session, number uint64) {
+	if number <= s.acked {
+		return
+	}
+	s.acked = number
+	if !s.ackWait {
+		s.ackWait = true
+		m.acks = append(m.acks, ackDue{id: s.id, at: m.now + ackPatience})
+	}
+}

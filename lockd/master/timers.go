@@ -1,0 +1,100 @@
+package master
+
+import (
+	"time"
+
+	storepb "github.com/seed70370324/lockd/store/pb"
+)
+
+// What time causes goes through the log like everything else: the store keeps
+// deadlines in cell time and who waits; the master has the clock and says when
+// a time has come. Its commands carry its epoch and are void under another.
+
+const (
+	timersBatch = 256              // timers in one command
+	clockEvery  = 20 * time.Second // an idle master logs cell time so often
+	ackPatience = 5 * time.Second  // how long an acknowledgement waits for a command to carry it
+	acksBatch   = 256              // acknowledgements proposed a tick
+)
+
+type timers struct {
+	known   bool          // next is what the store says
+	next    int64         // cell time of the next one, 0 none
+	pending bool          // a Timers command is proposed
+	logged  time.Duration // when the last command with a cell time was proposed
+}
+
+// ackDue is a session whose acknowledgement has not been logged.
+type ackDue struct {
+	id uint64
+	at time.Duration
+}
+
+// cellTime is the master's: what the state had at the election, and the time
+// since, slowed by the drift bound, so that it never runs ahead of real time.
+// It grows with the clock and never goes back.
+func (m *Master) cellTime() int64 {
+	since := int64(m.now - m.role.since)
+	const million = 1_000_000
+	keep := int64(million - m.o.DriftPPM)
+	// Split, so that nothing overflows and rounding is downwards everywhere.
+	return m.role.cellBase + since/million*keep + since%million*keep/million
+}
+
+// proposeTimers proposes what has fallen due, one command at a time.
+func (m *Master) proposeTimers() {
+	t := &m.timers
+	if t.pending {
+		return
+	}
+	if !t.known {
+		t.known, t.next = true, 0
+		if due := m.st.NextDue(1); len(due) > 0 {
+			t.next = max(due[0].At, 1)
+		}
+	}
+	if t.next == 0 {
+		return
+	}
+	now := m.cellTime()
+	if t.next > now {
+		// A failover must set what is pending back by little.
+		if m.now-t.logged >= clockEvery {
+			m.propose(&storepb.Command{Op: &storepb.Command_Clock{Clock: &storepb.Clock{}}})
+		}
+		return
+	}
+	refs := make([]*storepb.TimerRef, 0, 16)
+	for _, d := range m.st.NextDue(timersBatch) {
+		if d.At > now {
+			break
+		}
+		refs = append(refs, d.Ref)
+	}
+	t.pending = true
+	m.propose(&storepb.Command{Op: &storepb.Command_Timers{Timers: &storepb.Timers{Due: refs}}})
+}
+
+// proposeAcks logs acknowledgements that no command of their session has
+// carried for a while, so that the events leave the state.
+func (m *Master) proposeAcks() {
+	n := 0
+	for len(m.acks) > 0 && m.acks[0].at <= m.now && n < acksBatch {
+		s := m.sessions[m.acks[0].id]
+		m.acks = m.acks[1:]
+		if s == nil || s.ended {
+			continue
+		}
+		s.ackWait = false
+		if s.logged >= s.acked {
+			continue
+		}
+		s.logged = s.acked
+		n++
+		m.propose(&storepb.Command{Session: s.id, AckedEvent: s.acked,
+			Op: &storepb.Command_AckEvents{AckEvents: &storepb.AckEvents{}}})
+	}
+	if len(m.acks) == 0 {
+		m.acks = nil
+	}
+}
