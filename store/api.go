@@ -18,6 +18,11 @@ const (
 	LeaseMaxMillis     = 10 * 60 * 1000 // session lease
 	WindowMax          = 1024           // results kept for a session
 	MultiMax           = 1024           // operations in a Multi
+	WaitersMax         = 100_000        // waiters of a lock
+	EventsMax          = 65_536         // events kept for a session, those to come included
+	BlockersMax        = 16             // holders and waiters named in an answer
+	NonceMin           = 8              // bytes of an OpenSession's nonce
+	NonceMax           = 64             // bytes of an OpenSession's nonce
 )
 
 // Change is one thing that an applied command did; watches and events are made
@@ -90,6 +95,7 @@ type API interface {
 	// Apply executes an encoded pb.Command. It never fails and never panics on
 	// input: a malformed command is answered BAD_COMMAND. The changes are in
 	// the order in which they happened; they are valid until the next Apply.
+	// The result is kept for repeats: it must not be changed.
 	Apply(command []byte) (*pb.Result, []Change)
 	// ApplyLead is applied for a leader's first entry; it returns the new epoch.
 	ApplyLead() (epoch uint64, changes []Change)

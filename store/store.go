@@ -1,4 +1,138 @@
+// Package store is the replicated state of a cell: a tree of nodes with small
+// contents, a lock at each node with its queue, and the sessions that use
+// them. It is a deterministic state machine: the same commands in the same
+// order give the same results, the same changes and the same state hash on
+// every replica, after a replay, and after a snapshot. Nothing in it reads a
+// clock, a random source or the order of a map.
+//
+// Every table is a copy-on-write B-tree of values that are never written once
+// they are in it but replaced. So Clone costs the same however big the state
+// is, and a clone can be written out while the original goes on.
+//
+// Files: command.go (Apply: who may execute what, exactly once), node.go and
+// tree.go (nodes), lock.go (grants, ghosts), waiter.go (queues), session.go,
+// multi.go, timer.go, revision.go, hash.go, snapshot.go, check.go.
 package store
 
-// Store is the replicated state; see API.
-type Store struct{}
+import (
+	"github.com/google/btree"
+	"github.com/seed70370324/lockd/internal/invariant"
+	"github.com/seed70370324/lockd/store/pb"
+)
+
+// Store is the replicated state; see API. One goroutine at a time may use it; a
+// Clone is apart from its original and may be used by another.
+type Store struct {
+	revision uint64
+	epoch    uint64
+	cellTime int64 // nanoseconds
+	wallMS   int64 // largest label seen
+	cell     string
+	identity uint64
+
+	nodes      *btree.BTreeG[nodeItem]      // by parent's path, name
+	ephemerals *btree.BTreeG[ephemeralItem] // by owner, path
+	locks      *btree.BTreeG[lockItem]      // by path: those with a holder, ghost or waiter
+	claims     *btree.BTreeG[claimItem]     // by session, ticket: all holders, ghosts, waiters
+	holders    *btree.BTreeG[queueItem]     // by path, revision: holders and ghosts
+	waiters    *btree.BTreeG[queueItem]     // by path, revision
+	timers     *btree.BTreeG[timerItem]     // by time
+	sessions   *btree.BTreeG[sessionItem]   // by number
+	nonces     *btree.BTreeG[nonceItem]     // by nonce
+	results    *btree.BTreeG[resultItem]    // by session, number
+	events     *btree.BTreeG[eventItem]     // by session, number
+
+	sum uint64 // of the hashes of all records, modulo 2^64
+
+	// Of the command that is being applied.
+	now     uint64 // its revision, if it takes one
+	changed bool   // it has changed nodes, locks or sessions
+	changes []Change
+	touched []string // paths whose queue or container node must be looked at
+}
+
+var _ API = (*Store)(nil)
+
+// treeDegree is that of the B-trees: nodes of at most 63 items keep the cost
+// of a copied node and of a search within it low.
+const treeDegree = 32
+
+// New returns the state before any command: a root node and nothing else.
+func New() *Store {
+	s := empty()
+	s.putNode("", "", &node{kind: pb.NodeKind_PERMANENT, contentGen: 1})
+	return s
+}
+
+func empty() *Store {
+	return &Store{
+		nodes:      btree.NewG(treeDegree, lessNode),
+		ephemerals: btree.NewG(treeDegree, lessEphemeral),
+		locks:      btree.NewG(treeDegree, lessLock),
+		claims:     btree.NewG(treeDegree, lessClaim),
+		holders:    btree.NewG(treeDegree, lessQueue),
+		waiters:    btree.NewG(treeDegree, lessQueue),
+		timers:     btree.NewG(treeDegree, lessTimer),
+		sessions:   btree.NewG(treeDegree, lessSession),
+		nonces:     btree.NewG(treeDegree, lessNonce),
+		results:    btree.NewG(treeDegree, lessResult),
+		events:     btree.NewG(treeDegree, lessEvent),
+	}
+}
+
+// Clone returns a consistent view in O(1). Only the goroutine that applies
+// commands may call it.
+func (s *Store) Clone() *Store {
+	c := *s
+	c.changes, c.touched = nil, nil
+	c.nodes = s.nodes.Clone()
+	c.ephemerals = s.ephemerals.Clone()
+	c.locks = s.locks.Clone()
+	c.claims = s.claims.Clone()
+	c.holders = s.holders.Clone()
+	c.waiters = s.waiters.Clone()
+	c.timers = s.timers.Clone()
+	c.sessions = s.sessions.Clone()
+	c.nonces = s.nonces.Clone()
+	c.results = s.results.Clone()
+	c.events = s.events.Clone()
+	return &c
+}
+
+// ApplyLead is applied for a leader's first entry; it returns the new epoch.
+// Epochs only grow: what time causes is void under any but the present one.
+func (s *Store) ApplyLead() (uint64, []Change) {
+	s.begin()
+	s.epoch++
+	s.changes = append(s.changes, Change{Kind: ChangeEpoch, Revision: s.revision})
+	return s.epoch, s.changes
+}
+
+// ApplyFound is applied for the founding entry.
+func (s *Store) ApplyFound(cell string, cellIdentity, revisionFloor uint64) {
+	invariant.Assert(revisionFloor>>63 == 0, "revision floor %d does not fit 63 bits", revisionFloor)
+	s.begin()
+	s.cell, s.identity = cell, cellIdentity
+	s.revision = max(s.revision, revisionFloor)
+	root, _ := s.node("/")
+	if root.instance == 0 {
+		founded := *root
+		founded.instance, founded.modifyRev = s.revision, s.revision
+		s.putNode("", "", &founded)
+	}
+}
+
+// Revision of the state.
+func (s *Store) Revision() uint64 { return s.revision }
+
+// Epoch counts the leaders' first entries that were applied.
+func (s *Store) Epoch() uint64 { return s.epoch }
+
+// CellTime in nanoseconds, the largest that a command carried.
+func (s *Store) CellTime() int64 { return s.cellTime }
+
+// Cell returns the cell's name and random identity, given by its founding.
+func (s *Store) Cell() (string, uint64) { return s.cell, s.identity }
+
+// Counts of what is in the state.
+func (s *Store) Counts() (sessions, nodes int) { return s.sessions.Len(), s.nodes.Len() }

@@ -1,0 +1,251 @@
+package store
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/seed70370324/lockd/store/pb"
+)
+
+// Check verifies the invariants of the whole state in O(n): for tests, the
+// simulator, and after a snapshot was read. Apply keeps them; each is stated
+// where it is kept.
+func (s *Store) Check() error {
+	var k checker
+	k.s = s
+	k.header()
+	k.nodes()
+	k.locks()
+	k.claims()
+	k.sessions()
+	k.indexes()
+	k.hash()
+	if len(k.broken) == 0 {
+		return nil
+	}
+	return fmt.Errorf("the state breaks its invariants: %w", errors.Join(k.broken...))
+}
+
+type checker struct {
+	s      *Store
+	broken []error
+	sum    uint64
+}
+
+// brokenMax bounds the list of what is broken: the first few tell enough.
+const brokenMax = 20
+
+func (k *checker) that(ok bool, format string, args ...any) {
+	if !ok && len(k.broken) < brokenMax {
+		k.broken = append(k.broken, fmt.Errorf(format, args...))
+	}
+}
+
+func (k *checker) header() {
+	k.that(k.s.revision>>63 == 0, "revision %d does not fit 63 bits", k.s.revision)
+	k.that(k.s.cellTime >= 0, "cell time %d is negative", k.s.cellTime)
+	_, ok := k.s.node("/")
+	k.that(ok, "there is no root")
+}
+
+func (k *checker) nodes() {
+	ephemerals := 0
+	s := k.s
+	s.nodes.Ascend(func(i nodeItem) bool {
+		path, n := join(i.dir, i.name), i.node
+		k.that(n.hash == n.computeHash(i.dir, i.name), "%s: its hash is not that of its fields", path)
+		k.sum += n.hash
+		k.that(badPath(path) == "", "%s: bad path: %s", path, badPath(path))
+		k.that(n.checksum == Checksum(n.data), "%s: its checksum is not that of its content", path)
+		k.that(len(n.data) <= DataMax && (n.hasData || len(n.data) == 0), "%s: content of %d bytes, hasData %t", path, len(n.data), n.hasData)
+		k.that(n.instance <= s.revision && n.modifyRev <= s.revision && n.childRev <= s.revision && n.fence <= s.revision,
+			"%s: it is of a later revision than the state", path)
+		k.that(n.contentGen >= 1, "%s: its content generation is 0", path)
+		if path != "/" {
+			p, ok := s.node(i.dir)
+			k.that(ok, "%s: it has no parent", path)
+			k.that(!ok || p.kind != pb.NodeKind_EPHEMERAL, "%s: its parent is ephemeral", path)
+		}
+		children := uint32(0)
+		s.children(path, "", func(nodeItem) bool { children++; return true })
+		k.that(children == n.children, "%s: it has %d children and counts %d", path, children, n.children)
+		l, locked := s.lock(path)
+		k.that(locked == n.locked, "%s: it is marked locked %t, there is a lock record %t", path, n.locked, locked)
+		k.that(!locked || (n.lockGen == 0 && n.fence == 0), "%s: the node keeps generation and fence of a lock in use", path)
+		switch n.kind {
+		case pb.NodeKind_PERMANENT:
+		case pb.NodeKind_EPHEMERAL:
+			ephemerals++
+			_, ok := s.session(n.owner)
+			k.that(ok, "%s: its owner, session %d, does not exist", path, n.owner)
+			_, ok = s.ephemerals.Get(ephemeralItem{n.owner, path})
+			k.that(ok, "%s: it is not in the index of ephemeral nodes", path)
+		case pb.NodeKind_CONTAINER:
+			k.that(!n.used || n.children > 0 || locked, "%s: a container that was used and is empty", path)
+			k.that(n.used || n.children == 0 && (!locked || l.live()+l.waiters == 0), "%s: a container in use that is not marked used", path)
+		default:
+			k.that(false, "%s: unknown kind %d", path, n.kind)
+		}
+		k.that(n.kind == pb.NodeKind_EPHEMERAL || n.owner == 0, "%s: it is not ephemeral and has the owner %d", path, n.owner)
+		return true
+	})
+	k.that(ephemerals == s.ephemerals.Len(), "%d ephemeral nodes, %d in their index", ephemerals, s.ephemerals.Len())
+}
+
+func (k *checker) locks() {
+	s := k.s
+	s.locks.Ascend(func(i lockItem) bool {
+		path, l := i.path, i.lock
+		k.that(l.hash == l.computeHash(path), "lock of %s: its hash is not that of its fields", path)
+		k.sum += l.hash
+		have := lock{}
+		scan(s.holders, path, func(c *claim) bool {
+			have.count(c, +1)
+			k.that(c.mode == l.mode, "lock of %s: a holder in mode %d, the lock is in mode %d", path, c.mode, l.mode)
+			k.that(c.fence == l.fence, "lock of %s: a holder with fence %d, the lock has %d", path, c.fence, l.fence)
+			return true
+		})
+		var head *claim
+		scan(s.waiters, path, func(c *claim) bool {
+			have.count(c, +1)
+			if head == nil {
+				head = c
+			}
+			return true
+		})
+		k.that(have.holders == l.holders && have.ghosts == l.ghosts && have.waiters == l.waiters,
+			"lock of %s: %d holders, %d ghosts, %d waiters, it counts %d, %d, %d",
+			path, have.holders, have.ghosts, have.waiters, l.holders, l.ghosts, l.waiters)
+		k.that(l.holders > 0, "lock of %s: nobody holds it, %d wait", path, l.waiters)
+		k.that(l.holders <= 1 || l.mode == pb.LockMode_SHARED, "lock of %s: %d holders, ghosts among them, in mode %d", path, l.holders, l.mode)
+		k.that(head == nil || !l.admits(head.mode), "lock of %s: the head of its queue is compatible and waits", path)
+		k.that(l.fence <= s.revision && l.generation > 0, "lock of %s: fence %d, generation %d", path, l.fence, l.generation)
+		_, exists := s.node(path)
+		k.that(exists || (l.live() == 0 && l.waiters == 0), "lock of %s: no node, and more than ghosts", path)
+		return true
+	})
+}
+
+func (k *checker) claims() {
+	s := k.s
+	timers := 0
+	s.claims.Ascend(func(i claimItem) bool {
+		c := i.claim
+		k.that(c.session == i.session && c.ticket == i.ticket, "claim %d/%d is filed under %d/%d", c.session, c.ticket, i.session, i.ticket)
+		k.that(c.hash == c.computeHash(), "claim %d/%d: its hash is not that of its fields", c.session, c.ticket)
+		k.sum += c.hash
+		x, alive := s.session(c.session)
+		k.that(alive || c.state == ghost, "claim %d/%d on %s: it waits or holds, its session does not exist", c.session, c.ticket, c.path)
+		k.that(!alive || c.ticket <= x.last, "claim %d/%d on %s: its session has executed only %d requests", c.session, c.ticket, c.path, safeLast(x))
+		at, ok := s.queue(c).Get(queueItem{path: c.path, revision: c.revision})
+		k.that(ok && at.claim == c, "claim %d/%d is not in the queue of %s", c.session, c.ticket, c.path)
+		k.that(c.revision <= s.revision, "claim %d/%d on %s: it is of revision %d", c.session, c.ticket, c.path, c.revision)
+		k.that(c.mode == pb.LockMode_EXCLUSIVE || c.mode == pb.LockMode_SHARED, "claim %d/%d on %s: mode %d", c.session, c.ticket, c.path, c.mode)
+		k.that(c.until >= 0 && (c.state != ghost || c.until > 0) && (c.state != held || c.until == 0), "claim %d/%d on %s: state %d until %d", c.session, c.ticket, c.path, c.state, c.until)
+		k.that((c.state == waiting) == (c.fence == 0), "claim %d/%d on %s: state %d with fence %d", c.session, c.ticket, c.path, c.state, c.fence)
+		k.that(c.delayMS <= LockDelayMaxMillis && c.leaseMS <= LeaseMaxMillis, "claim %d/%d on %s: lock-delay %d ms, lease %d ms", c.session, c.ticket, c.path, c.delayMS, c.leaseMS)
+		_, locked := s.lock(c.path)
+		k.that(locked, "claim %d/%d on %s: there is no lock record", c.session, c.ticket, c.path)
+		if c.until != 0 {
+			timers++
+			_, ok := s.timers.Get(timerItem{c.until, c.session, c.ticket})
+			k.that(ok, "claim %d/%d on %s: it has no timer", c.session, c.ticket, c.path)
+		}
+		return true
+	})
+	k.that(timers == s.timers.Len(), "%d timers, %d in their index", timers, s.timers.Len())
+	k.that(s.claims.Len() == s.holders.Len()+s.waiters.Len(), "%d claims, %d holders, %d waiters", s.claims.Len(), s.holders.Len(), s.waiters.Len())
+}
+
+func safeLast(x *session) uint64 {
+	if x == nil {
+		return 0
+	}
+	return x.last
+}
+
+func (k *checker) sessions() {
+	s := k.s
+	results, events := 0, 0
+	s.sessions.Ascend(func(i sessionItem) bool {
+		id, x := i.id, i.session
+		k.that(x.hash == x.computeHash(id), "session %d: its hash is not that of its fields", id)
+		k.sum += x.hash
+		k.that(id > 0 && id <= s.revision, "session %d: the state is of revision %d", id, s.revision)
+		n, ok := s.nonces.Get(nonceItem{nonce: x.nonce})
+		k.that(ok && n.id == id, "session %d: its nonce finds session %d", id, n.id)
+		k.that(len(x.nonce) >= NonceMin && len(x.nonce) <= NonceMax, "session %d: a nonce of %d bytes", id, len(x.nonce))
+		k.that(x.leaseMS >= LeaseMinMillis && x.leaseMS <= LeaseMaxMillis, "session %d: a lease of %d ms", id, x.leaseMS)
+		k.that(x.lowest >= 1 && x.lowest <= x.last+1, "session %d: lowest unanswered %d, last %d", id, x.lowest, x.last)
+		k.that(x.acked < x.nextEvent, "session %d: event %d acknowledged, the next is %d", id, x.acked, x.nextEvent)
+		next := x.lowest
+		s.results.AscendGreaterOrEqual(resultItem{session: id}, func(r resultItem) bool {
+			if r.session != id {
+				return false
+			}
+			k.that(r.number == next && r.Result.GetNumber() == next, "session %d: result %d in the place of %d", id, r.number, next)
+			k.that(r.hash == hashOfResult(id, r.number, r.Result), "session %d: the hash of result %d is not that of its fields", id, r.number)
+			next, k.sum, results = next+1, k.sum+r.hash, results+1
+			return true
+		})
+		k.that(next == x.last+1 && x.last+1-x.lowest <= WindowMax, "session %d: results %d to %d, it has executed %d", id, x.lowest, next-1, x.last)
+		next = x.acked + 1
+		s.events.AscendGreaterOrEqual(eventItem{session: id}, func(e eventItem) bool {
+			if e.session != id {
+				return false
+			}
+			k.that(e.number == next && e.SessionEvent.GetNumber() == next, "session %d: event %d in the place of %d", id, e.number, next)
+			k.that(e.hash == hashOfEvent(id, e.SessionEvent), "session %d: the hash of event %d is not that of its fields", id, e.number)
+			next, k.sum, events = next+1, k.sum+e.hash, events+1
+			return true
+		})
+		k.that(next == x.nextEvent, "session %d: events %d to %d, the next is %d", id, x.acked+1, next-1, x.nextEvent)
+		k.that(x.pendingEvents()+x.locks+2*x.waiting <= EventsMax, "session %d: %d events, %d locks, %d waiting", id, x.pendingEvents(), x.locks, x.waiting)
+		k.sessionCounts(id, x)
+		return true
+	})
+	k.that(results == s.results.Len(), "%d results of sessions, %d in all", results, s.results.Len())
+	k.that(events == s.events.Len(), "%d events of sessions, %d in all", events, s.events.Len())
+	k.that(s.nonces.Len() == s.sessions.Len(), "%d nonces, %d sessions", s.nonces.Len(), s.sessions.Len())
+}
+
+func (k *checker) sessionCounts(id uint64, x *session) {
+	locks, waits, ephemerals := 0, 0, 0
+	for _, c := range k.s.claimsOf(id) {
+		switch c.state {
+		case held:
+			locks++
+		case waiting:
+			waits++
+		}
+	}
+	k.s.ephemerals.AscendGreaterOrEqual(ephemeralItem{owner: id}, func(e ephemeralItem) bool {
+		if e.owner == id {
+			ephemerals++
+		}
+		return e.owner == id
+	})
+	k.that(locks == x.locks && waits == x.waiting && ephemerals == x.ephemerals,
+		"session %d: %d locks, %d waiting, %d ephemeral nodes, it counts %d, %d, %d",
+		id, locks, waits, ephemerals, x.locks, x.waiting, x.ephemerals)
+}
+
+// indexes verifies that nothing is in an index that is not in a table; the
+// other direction is checked with the tables.
+func (k *checker) indexes() {
+	s := k.s
+	s.ephemerals.Ascend(func(e ephemeralItem) bool {
+		n, ok := s.node(e.path)
+		k.that(ok && n.kind == pb.NodeKind_EPHEMERAL && n.owner == e.owner, "%s is in the index of session %d's ephemeral nodes", e.path, e.owner)
+		return true
+	})
+	s.timers.Ascend(func(t timerItem) bool {
+		c, ok := s.claim(t.session, t.ticket)
+		k.that(ok && c.until == t.at, "a timer at %d for claim %d/%d, which does not have it", t.at, t.session, t.ticket)
+		return true
+	})
+}
+
+func (k *checker) hash() {
+	k.that(k.sum == k.s.sum, "the sum of the records' hashes is %016x, the state keeps %016x", k.sum, k.s.sum)
+}

@@ -1,0 +1,179 @@
+package store
+
+import (
+	"github.com/seed70370324/lockd/internal/invariant"
+	"github.com/seed70370324/lockd/store/pb"
+	"google.golang.org/protobuf/proto"
+)
+
+var decoding = proto.UnmarshalOptions{DiscardUnknown: true}
+
+// Apply executes an encoded pb.Command; see API.
+func (s *Store) Apply(command []byte) (*pb.Result, []Change) {
+	s.begin()
+	c := new(pb.Command)
+	if decoding.Unmarshal(command, c) != nil {
+		// The decoder's own words differ from build to build: they stay out of a
+		// result that all replicas must agree on.
+		return s.answer(refuse(pb.Code_BAD_COMMAND, "the command cannot be decoded")), nil
+	}
+	r := s.execute(c)
+	return r, s.changes
+}
+
+// answer completes a result that is not one of a session's numbered requests.
+func (s *Store) answer(r *pb.Result) *pb.Result {
+	s.commit()
+	r.Revision = s.revision
+	return r
+}
+
+// tick takes over the clocks of the command. Both only move forward.
+func (s *Store) tick(c *pb.Command) {
+	s.cellTime = max(s.cellTime, c.CellTime)
+	s.wallMS = max(s.wallMS, c.WallMs)
+}
+
+func (s *Store) execute(c *pb.Command) *pb.Result {
+	if c.Session != 0 {
+		s.tick(c)
+		if _, ok := s.session(c.Session); !ok {
+			return s.answer(refuse(pb.Code_UNKNOWN_SESSION, "there is no session %d", c.Session))
+		}
+		if _, ok := c.Op.(*pb.Command_AckEvents); ok {
+			return s.ackEvents(c)
+		}
+		return s.request(c)
+	}
+	switch op := c.Op.(type) {
+	case *pb.Command_OpenSession:
+		s.tick(c)
+		return s.answer(s.open(op.OpenSession))
+	case *pb.Command_ExpireSession, *pb.Command_Timers, *pb.Command_Clock:
+		return s.answer(s.timeCaused(c))
+	case nil:
+		return s.answer(refuse(pb.Code_BAD_COMMAND, "the command has no operation that is known here"))
+	}
+	return s.answer(refuse(pb.Code_UNKNOWN_SESSION, "the operation needs a session"))
+}
+
+// timeCaused executes what a master decides by its clock.
+//
+// Invariant: it has an effect only in the epoch of the master that decided it:
+// a deposed master's judgement of who is late counts for nothing.
+func (s *Store) timeCaused(c *pb.Command) *pb.Result {
+	if c.Epoch != s.epoch {
+		return refuse(pb.Code_STALE_EPOCH, "decided in epoch %d, it is epoch %d", c.Epoch, s.epoch)
+	}
+	s.tick(c)
+	switch op := c.Op.(type) {
+	case *pb.Command_ExpireSession:
+		return s.expire(op.ExpireSession)
+	case *pb.Command_Timers:
+		return s.applyTimers(op.Timers)
+	}
+	return &pb.Result{}
+}
+
+// ackEvents executes an AckEvents.
+func (s *Store) ackEvents(c *pb.Command) *pb.Result {
+	s.acknowledge(c.Session, c.AckedEvent, c.LowestUnanswered)
+	s.editSession(c.Session, func(x *session) { x.lastChange++ })
+	return s.answer(&pb.Result{Session: c.Session})
+}
+
+// request executes a numbered request of a session, exactly once.
+//
+// Invariant: number n is executed, or settled as void, when n-1 has been and n
+// has not: so at most once, and in order. Everything else is answered from the
+// record and executes nothing.
+func (s *Store) request(c *pb.Command) *pb.Result {
+	x, _ := s.session(c.Session)
+	again := false
+	switch {
+	case c.Number == 0:
+		return s.answer(refuse(pb.Code_BAD_COMMAND, "requests of a session are numbered from 1"))
+	case c.Number > x.last+1:
+		r := refuse(pb.Code_RETRY, "the next request is %d", x.last+1)
+		r.Number = c.Number
+		return s.answer(r)
+	case c.Number <= x.last:
+		if again = invariant.Planted(invariant.RepeatAppliedTwice); !again {
+			return s.repeat(c)
+		}
+	}
+	s.acknowledge(c.Session, c.AckedEvent, min(c.LowestUnanswered, c.Number))
+	x, _ = s.session(c.Session)
+	if !again && c.Number-x.lowest >= WindowMax {
+		r := refuse(pb.Code_LIMIT, "%d results wait for the client, the limit of a session: not executed, repeat with a higher lowest_unanswered", WindowMax)
+		r.Number = c.Number
+		return s.answer(r)
+	}
+	r := s.perform(c)
+	s.commit()
+	r.Revision, r.Number = s.revision, c.Number
+	for _, one := range r.Results {
+		one.Revision = s.revision
+	}
+	s.record(c.Session, r)
+	return r
+}
+
+// repeat answers a request that has been executed.
+func (s *Store) repeat(c *pb.Command) *pb.Result {
+	kept, ok := s.results.Get(resultItem{session: c.Session, number: c.Number})
+	s.acknowledge(c.Session, c.AckedEvent, c.LowestUnanswered)
+	if ok {
+		s.commit()
+		return kept.Result
+	}
+	r := refuse(pb.Code_FORGOTTEN, "request %d was executed, its result has been dropped", c.Number)
+	r.Number = c.Number
+	return s.answer(r)
+}
+
+// record keeps the result of a request for repeats. A session that has ended
+// with it keeps nothing.
+func (s *Store) record(id uint64, r *pb.Result) {
+	x, ok := s.session(id)
+	if !ok || r.Number < x.lowest {
+		return
+	}
+	h := hashOfResult(id, r.Number, r)
+	if old, was := s.results.ReplaceOrInsert(resultItem{id, r.Number, h, r}); was {
+		s.sum -= old.hash
+	}
+	s.sum += h
+	s.editSession(id, func(x *session) {
+		x.last = max(x.last, r.Number)
+		x.lastChange++
+	})
+}
+
+// perform executes the operation of a request.
+func (s *Store) perform(c *pb.Command) *pb.Result {
+	switch op := c.Op.(type) {
+	case *pb.Command_CloseSession:
+		s.endSession(c.Session, op.CloseSession.GetWorkEnded())
+		return &pb.Result{Session: c.Session}
+	case *pb.Command_VoidRequest:
+		return refuse(pb.Code_VOIDED, "the request was settled as void: it has not been and will not be executed")
+	case *pb.Command_Create:
+		return s.create(c.Session, op.Create)
+	case *pb.Command_Put:
+		return s.put(op.Put)
+	case *pb.Command_Delete:
+		return s.delete(op.Delete)
+	case *pb.Command_Acquire:
+		return s.acquire(c.Session, c.Number, op.Acquire)
+	case *pb.Command_Release:
+		return s.release(c.Session, op.Release)
+	case *pb.Command_Multi:
+		return s.multi(c.Session, op.Multi)
+	case *pb.Command_BreakLock:
+		return s.breakLock(op.BreakLock)
+	case nil:
+		return refuse(pb.Code_BAD_COMMAND, "the command has no operation that is known here")
+	}
+	return refuse(pb.Code_BAD_COMMAND, "the operation is not one of a session")
+}

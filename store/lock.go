@@ -1,0 +1,397 @@
+package store
+
+import (
+	"github.com/seed70370324/lockd/internal/invariant"
+	"github.com/seed70370324/lockd/store/pb"
+)
+
+// The design follows the Chubby paper (Burrows, OSDI 2006, sections 2.3 to
+// 2.5): advisory locks on nodes, exclusive or shared, with a generation,
+// sequencers, and a lock-delay that keeps a lost lock from being granted. What
+// goes beyond it: an attempt to lock is a record of its own, called a claim,
+// that is kept in the state while it waits, holds, or is a ghost.
+
+type claimState uint8
+
+const (
+	waiting claimState = 1 + iota
+	held
+	ghost // left without release; keeps the lock in its mode until its end
+)
+
+// claim is one attempt of a session to lock a path, named by the session and
+// its ticket, the number of its Acquire. Never written once it is in a table.
+type claim struct {
+	session   uint64
+	ticket    uint64
+	path      string
+	client    *pb.ClientInfo
+	revision  uint64 // of the Acquire: the order of the queue; unique in the cell
+	fence     uint64 // held, ghost
+	sinceWall int64
+	sinceCell int64
+	until     int64 // waiting: deadline, 0 never; ghost: its end; cell time
+	delayMS   uint64
+	leaseMS   uint64
+	hash      uint64
+	mode      pb.LockMode
+	state     claimState
+}
+
+// lock is the lock of a path while anybody holds it, haunts it or waits for
+// it. Otherwise its generation and fence are kept in the node; without a node,
+// nowhere. Never written once it is in the table.
+type lock struct {
+	generation uint64 // of the present or last period
+	fence      uint64 // likewise
+	hash       uint64
+	mode       pb.LockMode // of all holders and ghosts, while there are any
+	holders    int         // ghosts among them
+	ghosts     int
+	waiters    int
+}
+
+func (l *lock) live() int { return l.holders - l.ghosts }
+
+// admits says whether a grant in this mode can join those who hold the lock.
+func (l *lock) admits(mode pb.LockMode) bool {
+	return l.holders == 0 || (l.mode == pb.LockMode_SHARED && mode == pb.LockMode_SHARED)
+}
+
+type lockItem struct {
+	path string
+	*lock
+}
+
+func lessLock(a, b lockItem) bool { return comparePaths(a.path, b.path) < 0 }
+
+type claimItem struct {
+	session, ticket uint64
+	*claim
+}
+
+func lessClaim(a, b claimItem) bool {
+	if a.session != b.session {
+		return a.session < b.session
+	}
+	return a.ticket < b.ticket
+}
+
+// queueItem is a place among the holders or waiters of a path.
+type queueItem struct {
+	path     string
+	revision uint64
+	*claim
+}
+
+func lessQueue(a, b queueItem) bool {
+	if a.path != b.path {
+		return a.path < b.path
+	}
+	return a.revision < b.revision
+}
+
+func (s *Store) lock(path string) (*lock, bool) {
+	item, ok := s.locks.Get(lockItem{path: path})
+	return item.lock, ok
+}
+
+func (s *Store) claim(session, ticket uint64) (*claim, bool) {
+	item, ok := s.claims.Get(claimItem{session: session, ticket: ticket})
+	return item.claim, ok
+}
+
+func (s *Store) putLock(path string, l *lock) {
+	l.hash = l.computeHash(path)
+	if old, was := s.locks.ReplaceOrInsert(lockItem{path, l}); was {
+		s.sum -= old.hash
+	}
+	s.sum += l.hash
+	s.changed = true
+}
+
+// openLock makes the record of a lock that nobody uses yet: generation and
+// fence move there from the node.
+func (s *Store) openLock(path string) {
+	if _, ok := s.lock(path); ok {
+		return
+	}
+	l := &lock{}
+	s.editNode(path, func(n *node) {
+		l.generation, l.fence = n.lockGen, n.fence
+		n.lockGen, n.fence, n.locked = 0, 0, true
+	})
+	s.putLock(path, l)
+}
+
+// closeLock drops the record of a lock that nobody uses any more: generation
+// and fence move back to the node, if there is one.
+func (s *Store) closeLock(path string) {
+	old, was := s.locks.Delete(lockItem{path: path})
+	if !was {
+		return
+	}
+	s.sum -= old.hash
+	s.changed = true
+	if _, ok := s.node(path); ok {
+		s.editNode(path, func(n *node) {
+			n.lockGen, n.fence, n.locked = old.generation, old.fence, false
+		})
+	}
+}
+
+// setClaim replaces a claim by its next state; was is nil for a new one, is is
+// nil for its end. The lock's record must exist; its counts, the indexes, the
+// timers and the session's counts follow.
+func (s *Store) setClaim(was, is *claim) {
+	var path string
+	if was != nil {
+		path = was.path
+		s.sum -= was.hash
+		s.claims.Delete(claimItem{session: was.session, ticket: was.ticket})
+		s.queue(was).Delete(queueItem{path: path, revision: was.revision})
+		if was.until != 0 {
+			s.timers.Delete(timerItem{was.until, was.session, was.ticket})
+		}
+		s.countClaim(was, -1)
+	}
+	if is != nil {
+		path = is.path
+		is.hash = is.computeHash()
+		s.sum += is.hash
+		s.claims.ReplaceOrInsert(claimItem{is.session, is.ticket, is})
+		s.queue(is).ReplaceOrInsert(queueItem{path, is.revision, is})
+		if is.until != 0 {
+			s.timers.ReplaceOrInsert(timerItem{is.until, is.session, is.ticket})
+		}
+		s.countClaim(is, +1)
+	}
+	old, _ := s.lock(path)
+	l := *old
+	l.count(was, -1)
+	l.count(is, +1)
+	if is != nil && is.state != waiting && l.holders == 1 {
+		l.mode = is.mode
+	}
+	s.putLock(path, &l)
+}
+
+func (l *lock) count(c *claim, by int) {
+	switch {
+	case c == nil:
+	case c.state == waiting:
+		l.waiters += by
+	case c.state == ghost:
+		l.ghosts += by
+		l.holders += by
+	default:
+		l.holders += by
+	}
+}
+
+// acquire executes an Acquire: it grants at once, refuses a try, or queues.
+func (s *Store) acquire(session uint64, ticket uint64, a *pb.Acquire) *pb.Result {
+	if bad := s.badAcquire(session, ticket, a); bad != nil {
+		return bad
+	}
+	n, exists := s.node(a.Path)
+	if !exists && !a.Create {
+		return refuse(pb.Code_NOT_FOUND, "%s does not exist", a.Path)
+	}
+	l, used := s.lock(a.Path)
+	// Invariant: nobody overtakes. While anybody waits, a new request waits.
+	free := !used || (l.waiters == 0 && l.admits(a.Mode))
+	if !free && a.WaitMs == 0 && !a.NoDeadline {
+		r := refuse(pb.Code_HELD, "%s is held", a.Path)
+		r.Path, r.Blockers = a.Path, s.blockers(a.Path, BlockersMax)
+		return r
+	}
+	if !free && l.waiters >= WaitersMax {
+		return refuse(pb.Code_LIMIT, "%s has %d waiters, the limit of a lock", a.Path, l.waiters)
+	}
+	if !exists {
+		if bad := s.roomFor(a.Path, true); bad != nil {
+			return bad
+		}
+		s.makeParents(parent(a.Path))
+		n = s.makeNode(a.Path, pb.NodeKind_CONTAINER, 0, nil, false)
+	}
+	if n.kind == pb.NodeKind_CONTAINER && !n.used {
+		s.editNode(a.Path, func(n *node) { n.used = true })
+	}
+	s.openLock(a.Path)
+	x, _ := s.session(session)
+	c := &claim{
+		session: session, ticket: ticket, path: a.Path, client: x.client, revision: s.now,
+		sinceWall: s.wallMS, sinceCell: s.cellTime, delayMS: a.LockDelayMs, leaseMS: x.leaseMS,
+		mode: a.Mode, state: waiting,
+	}
+	if free {
+		return &pb.Result{Path: a.Path, Grant: s.grant(nil, c)}
+	}
+	return s.enqueue(c, a)
+}
+
+func (s *Store) badAcquire(session, ticket uint64, a *pb.Acquire) *pb.Result {
+	if reason := badPath(a.Path); reason != "" {
+		return refuse(pb.Code_BAD_PATH, "%s", reason)
+	}
+	if a.Mode != pb.LockMode_EXCLUSIVE && a.Mode != pb.LockMode_SHARED {
+		return refuse(pb.Code_BAD_COMMAND, "unknown lock mode %d", int32(a.Mode))
+	}
+	if a.LockDelayMs > LockDelayMaxMillis {
+		return refuse(pb.Code_BAD_COMMAND, "a lock-delay of %d ms is over the limit of %d ms", a.LockDelayMs, LockDelayMaxMillis)
+	}
+	if _, taken := s.claim(session, ticket); taken {
+		// Out of reach while each number is executed once.
+		return refuse(pb.Code_BAD_COMMAND, "ticket %d is in use", ticket)
+	}
+	// A waiter gets at most two events (granted, lost), a holder one: this keeps
+	// the session's record bounded whatever comes.
+	x, _ := s.session(session)
+	if x.pendingEvents()+x.locks+2*x.waiting+2 > EventsMax {
+		return refuse(pb.Code_LIMIT, "the session has %d events that are not acknowledged, %d locks and %d waiting requests, the limit is %d",
+			x.pendingEvents(), x.locks, x.waiting, EventsMax)
+	}
+	return nil
+}
+
+// grant makes c, which waited as was (nil: it did not wait), a holder.
+//
+// Invariants: an exclusive holder, ghosts included, is alone. Every exclusive
+// grant and the first grant of a shared period has a fence higher than all
+// before it at that path. Only a live session is granted anything.
+func (s *Store) grant(was, c *claim) *pb.Grant {
+	_, alive := s.session(c.session)
+	invariant.Assert(alive, "%s granted to session %d, which does not exist", c.path, c.session)
+	old, _ := s.lock(c.path)
+	invariant.Assert(old.admits(c.mode), "%s granted in mode %d beside %d holders in mode %d", c.path, c.mode, old.holders, old.mode)
+	if old.holders == 0 {
+		invariant.Assert(s.now > old.fence, "%s granted with fence %d after %d", c.path, s.now, old.fence)
+		l := *old
+		l.generation++
+		l.fence = s.now
+		s.putLock(c.path, &l)
+		old = &l
+	}
+	is := *c
+	is.state, is.fence, is.until = held, old.fence, 0
+	is.sinceWall, is.sinceCell = s.wallMS, s.cellTime
+	s.setClaim(was, &is)
+	s.note(ChangeLock, c.path, 0)
+	return s.grantOf(&is)
+}
+
+func (s *Store) grantOf(c *claim) *pb.Grant {
+	g := &pb.Grant{Path: c.path, Mode: c.mode, Fence: c.fence, Ticket: c.ticket, LockDelayMs: c.delayMS}
+	if l, ok := s.lock(c.path); ok {
+		g.LockGeneration = l.generation
+	}
+	if n, ok := s.node(c.path); ok {
+		g.Instance = n.instance
+	}
+	return g
+}
+
+// release executes a Release: whatever the ticket is, it is over.
+func (s *Store) release(session uint64, r *pb.Release) *pb.Result {
+	c, ok := s.claim(session, r.Ticket)
+	if !ok {
+		return refuse(pb.Code_NOT_HELD, "ticket %d neither holds nor waits for a lock", r.Ticket)
+	}
+	if r.Path != "" && r.Path != c.path {
+		return refuse(pb.Code_BAD_COMMAND, "ticket %d is for %s, not for the path given", r.Ticket, c.path)
+	}
+	result := &pb.Result{Path: c.path}
+	switch c.state {
+	case waiting:
+		result.Code = pb.Code_WITHDRAWN
+	case ghost:
+		result.Detail = "the lock had been lost; its guarded work is on record as ended"
+	}
+	s.end(c)
+	return result
+}
+
+// end takes a claim away.
+func (s *Store) end(c *claim) {
+	s.setClaim(c, nil)
+	s.note(ChangeLock, c.path, 0)
+	s.touch(c.path)
+}
+
+// haunt makes a holder a ghost until the given cell time, or ends it if that
+// is not in the future. A ghost's end may come nearer, it never moves away.
+func (s *Store) haunt(c *claim, until int64) {
+	if c.state == ghost {
+		until = min(until, c.until)
+	}
+	if until <= s.cellTime {
+		s.end(c)
+		return
+	}
+	is := *c
+	is.state, is.until = ghost, until
+	s.setClaim(c, &is)
+	s.note(ChangeLock, c.path, 0)
+	s.touch(c.path)
+}
+
+// lose takes the lock away from a holder whose session may live on: its client
+// is told, and the ghost stays for the longest lease the client may still have
+// and then the lock-delay.
+func (s *Store) lose(c *claim, reason string) {
+	grant := s.grantOf(c)
+	s.haunt(c, later(s.cellTime, c.leaseMS+c.delayMS))
+	s.addEvent(c.session, &pb.SessionEvent{
+		Code: pb.Code_LOST, Ticket: c.ticket, Path: c.path, Grant: grant, Reason: reason,
+	})
+}
+
+// loseAll takes the lock of path away from all its live holders.
+func (s *Store) loseAll(path, reason string) {
+	for _, c := range s.holdersOf(path) {
+		if c.state == held {
+			s.lose(c, reason)
+		}
+	}
+}
+
+// breakLock executes a Break.
+func (s *Store) breakLock(b *pb.Break) *pb.Result {
+	if reason := badPath(b.Path); reason != "" {
+		return refuse(pb.Code_BAD_PATH, "%s", reason)
+	}
+	broken := false
+	for _, c := range s.holdersOf(b.Path) {
+		if c.state == held && c.fence == b.Fence {
+			s.lose(c, "the lock was broken by an operator")
+			broken = true
+		}
+	}
+	if !broken {
+		r := refuse(pb.Code_NOT_HELD, "%s is not held under fence %d", b.Path, b.Fence)
+		r.Blockers = s.blockers(b.Path, BlockersMax)
+		return r
+	}
+	return &pb.Result{Path: b.Path}
+}
+
+// heldUnder says whether a live holder has the lock of path under this fence.
+func (s *Store) heldUnder(path string, fence uint64) bool {
+	found := false
+	scan(s.holders, path, func(c *claim) bool {
+		found = c.state == held && c.fence == fence
+		return !found
+	})
+	return found
+}
+
+// later adds milliseconds to a cell time; it stops at the largest.
+func later(cellTime int64, ms uint64) int64 {
+	const most = 1<<63 - 1
+	if ms > uint64(most-cellTime)/1_000_000 {
+		return most
+	}
+	return cellTime + int64(ms)*1_000_000
+}

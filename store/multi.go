@@ -1,0 +1,51 @@
+package store
+
+import (
+	"github.com/seed70370324/lockd/store/pb"
+)
+
+// multi executes all operations of a Multi, or none: they are applied in order,
+// each seeing what those before it did, all with one revision; if one fails,
+// the state goes back to a clone taken before the first.
+func (s *Store) multi(session uint64, m *pb.Multi) *pb.Result {
+	if len(m.Ops) > MultiMax {
+		return refuse(pb.Code_LIMIT, "the Multi has %d operations, the limit is %d", len(m.Ops), MultiMax)
+	}
+	before := s.Clone()
+	changes, touched := len(s.changes), len(s.touched)
+	results := make([]*pb.Result, len(m.Ops))
+	for i, op := range m.Ops {
+		results[i] = s.multiOp(session, op)
+		if results[i].Code != pb.Code_OK {
+			before.changes, before.touched = s.changes[:changes], s.touched[:touched]
+			*s = *before
+			return multiFailed(results, i)
+		}
+	}
+	return &pb.Result{Results: results}
+}
+
+// multiFailed is the answer to a Multi whose operation i failed.
+func multiFailed(results []*pb.Result, i int) *pb.Result {
+	failed := results[i]
+	for k := range results {
+		if k != i {
+			results[k] = &pb.Result{Code: pb.Code_MULTI_FAILED}
+		}
+	}
+	return &pb.Result{Code: failed.Code, FailedOp: uint32(i), Detail: failed.Detail, Path: failed.Path, Results: results}
+}
+
+func (s *Store) multiOp(session uint64, op *pb.MultiOp) *pb.Result {
+	switch op := op.GetOp().(type) {
+	case *pb.MultiOp_Create:
+		return s.create(session, op.Create)
+	case *pb.MultiOp_Put:
+		return s.put(op.Put)
+	case *pb.MultiOp_Delete:
+		return s.delete(op.Delete)
+	case *pb.MultiOp_Check:
+		return s.checkNode(op.Check)
+	}
+	return refuse(pb.Code_BAD_COMMAND, "a Multi takes Create, Put, Delete and Check")
+}

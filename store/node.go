@@ -1,0 +1,327 @@
+package store
+
+import (
+	"fmt"
+	"hash/crc64"
+	"slices"
+	"strings"
+
+	"github.com/seed70370324/lockd/store/pb"
+)
+
+// node is the value of a node. It is never written once it is in the tree.
+type node struct {
+	data       []byte
+	instance   uint64 // revision of its creation
+	contentGen uint64
+	lockGen    uint64 // while locked, the lock has it and this is 0
+	fence      uint64 // likewise
+	aclGen     uint64
+	checksum   uint64
+	modifyRev  uint64
+	createMS   int64
+	modifyMS   int64
+	owner      uint64 // session, of an ephemeral node
+	childGen   uint64
+	childRev   uint64
+	nextSeq    uint64 // number of the next sequential child
+	hash       uint64
+	children   uint32
+	kind       pb.NodeKind
+	hasData    bool
+	used       bool // container: has had a child or a lock
+	locked     bool // the table of locks has a record at this path
+}
+
+var crcTable = crc64.MakeTable(crc64.ECMA)
+
+// Checksum of a node's content, as Stat.checksum has it: CRC-64/XZ, that is
+// polynomial 0x42F0E1EBA9EA3693 reflected, start and final XOR all ones;
+// 0x995DC9BBDF1939FA for the bytes "123456789", 0 for no content.
+func Checksum(data []byte) uint64 { return crc64.Checksum(data, crcTable) }
+
+func (s *Store) stat(path string, n *node) *pb.Stat {
+	lockGen := n.lockGen
+	if n.locked {
+		if l, ok := s.lock(path); ok {
+			lockGen = l.generation
+		}
+	}
+	return &pb.Stat{
+		Instance:          n.instance,
+		ContentGeneration: n.contentGen,
+		LockGeneration:    lockGen,
+		AclGeneration:     n.aclGen,
+		Checksum:          n.checksum,
+		CreateRevision:    n.instance,
+		ModifyRevision:    n.modifyRev,
+		CreateMs:          n.createMS,
+		ModifyMs:          n.modifyMS,
+		Kind:              n.kind,
+		Owner:             n.owner,
+		DataLength:        uint32(len(n.data)),
+		Children:          n.children,
+		ChildGeneration:   n.childGen,
+		ChildRevision:     n.childRev,
+	}
+}
+
+func (n *node) setData(data []byte, hasData bool) {
+	if len(data) == 0 {
+		data = nil
+	}
+	n.data, n.hasData = data, hasData || data != nil
+	n.checksum = Checksum(data)
+}
+
+func refuse(code pb.Code, format string, args ...any) *pb.Result {
+	return &pb.Result{Code: code, Detail: fmt.Sprintf(format, args...)}
+}
+
+func tooLarge(data []byte) *pb.Result {
+	return refuse(pb.Code_TOO_LARGE, "the content is %d bytes long, the limit of a node is %d", len(data), DataMax)
+}
+
+// create executes a Create for a session, which owns the node if it is
+// ephemeral.
+func (s *Store) create(owner uint64, c *pb.Create) *pb.Result {
+	kind := c.Kind
+	switch kind {
+	case pb.NodeKind_NODE_KIND_UNSPECIFIED:
+		kind = pb.NodeKind_PERMANENT
+	case pb.NodeKind_PERMANENT, pb.NodeKind_EPHEMERAL, pb.NodeKind_CONTAINER:
+	default:
+		return refuse(pb.Code_BAD_COMMAND, "unknown kind of node %d", int32(kind))
+	}
+	if len(c.Data) > DataMax {
+		return tooLarge(c.Data)
+	}
+	path, next := c.Path, uint64(0)
+	if c.Sequential {
+		var bad *pb.Result
+		if path, next, bad = s.sequentialPath(c.Path); bad != nil {
+			return bad
+		}
+	} else if reason := badPath(path); reason != "" {
+		return refuse(pb.Code_BAD_PATH, "%s", reason)
+	}
+	if n, ok := s.node(path); ok {
+		r := refuse(pb.Code_EXISTS, "%s exists", path)
+		r.Stat = s.stat(path, n)
+		return r
+	}
+	if bad := s.roomFor(path, c.Parents); bad != nil {
+		return bad
+	}
+	s.makeParents(parent(path))
+	if c.Sequential {
+		s.editNode(parent(path), func(p *node) { p.nextSeq = next + 1 })
+	}
+	n := s.makeNode(path, kind, owner, c.Data, c.HasData)
+	return &pb.Result{Path: path, Stat: s.stat(path, n)}
+}
+
+// sequentialPath is the path that a sequential create makes, and the number in
+// it: the parent's next, in ten digits, behind the base name. A number whose
+// name is taken by a node that was created by its full name is passed over, for
+// good.
+func (s *Store) sequentialPath(given string) (path string, number uint64, bad *pb.Result) {
+	if reason := badSequentialPath(given); reason != "" {
+		return "", 0, refuse(pb.Code_BAD_PATH, "%s", reason)
+	}
+	slash := strings.LastIndexByte(given, '/')
+	dir, base := given[:max(slash, 1)], given[slash+1:]
+	if p, ok := s.node(dir); ok {
+		number = p.nextSeq
+	}
+	for ; ; number++ {
+		path = join(dir, fmt.Sprintf("%s%010d", base, number))
+		if reason := badPath(path); reason != "" {
+			return "", 0, refuse(pb.Code_BAD_PATH, "with its number, %s", reason)
+		}
+		if _, taken := s.node(path); !taken {
+			return path, number, nil
+		}
+	}
+}
+
+// roomFor says why a node cannot be created at path, or nil. With parents,
+// what is missing above it is to be created too.
+func (s *Store) roomFor(path string, parents bool) *pb.Result {
+	for dir := parent(path); ; dir = parent(dir) {
+		p, ok := s.node(dir)
+		switch {
+		case ok && p.kind == pb.NodeKind_EPHEMERAL:
+			return refuse(pb.Code_EPHEMERAL_PARENT, "%s is ephemeral and can have no children", dir)
+		case ok && p.children >= ChildrenMax:
+			return refuse(pb.Code_LIMIT, "%s has %d children, the limit of a node", dir, p.children)
+		case ok:
+			return nil
+		case !parents:
+			return refuse(pb.Code_NOT_FOUND, "the parent %s does not exist", dir)
+		}
+	}
+}
+
+// makeParents creates dir and what is missing above it as containers.
+func (s *Store) makeParents(dir string) {
+	if _, ok := s.node(dir); ok {
+		return
+	}
+	s.makeParents(parent(dir))
+	s.makeNode(dir, pb.NodeKind_CONTAINER, 0, nil, false)
+}
+
+// makeNode creates a node whose parent exists. It takes over the lock that a
+// deleted node of that path has left.
+func (s *Store) makeNode(path string, kind pb.NodeKind, owner uint64, data []byte, hasData bool) *node {
+	n := &node{
+		instance: s.now, contentGen: 1, modifyRev: s.now,
+		createMS: s.wallMS, modifyMS: s.wallMS, kind: kind,
+	}
+	if kind == pb.NodeKind_EPHEMERAL {
+		n.owner = owner
+	}
+	n.setData(data, hasData)
+	_, n.locked = s.lock(path)
+	s.addNode(path, n)
+	return n
+}
+
+func conflict(path string, want, have uint64) *pb.Result {
+	return refuse(pb.Code_CONFLICT, "%s has content generation %d, the condition was %d", path, have, want)
+}
+
+// put executes a Put.
+func (s *Store) put(p *pb.Put) *pb.Result {
+	if reason := badPath(p.Path); reason != "" {
+		return refuse(pb.Code_BAD_PATH, "%s", reason)
+	}
+	if len(p.Data) > DataMax {
+		return tooLarge(p.Data)
+	}
+	n, ok := s.node(p.Path)
+	switch {
+	case ok && p.Conditional && p.IfGeneration != n.contentGen:
+		r := conflict(p.Path, p.IfGeneration, n.contentGen)
+		r.Stat = s.stat(p.Path, n)
+		return r
+	case ok:
+		n = s.editNode(p.Path, func(n *node) {
+			n.contentGen++
+			n.modifyRev = s.now
+			n.modifyMS = s.wallMS
+			n.setData(p.Data, p.HasData)
+		})
+		s.note(ChangeContent, p.Path, 0)
+	case p.Conditional && p.IfGeneration != 0, !p.Conditional && !p.Create:
+		return refuse(pb.Code_NOT_FOUND, "%s does not exist", p.Path)
+	default:
+		if bad := s.roomFor(p.Path, p.Parents); bad != nil {
+			return bad
+		}
+		s.makeParents(parent(p.Path))
+		n = s.makeNode(p.Path, pb.NodeKind_PERMANENT, 0, p.Data, p.HasData)
+	}
+	return &pb.Result{Path: p.Path, Stat: s.stat(p.Path, n)}
+}
+
+// delete executes a Delete.
+func (s *Store) delete(d *pb.Delete) *pb.Result {
+	if reason := badPath(d.Path); reason != "" {
+		return refuse(pb.Code_BAD_PATH, "%s", reason)
+	}
+	if d.Path == "/" {
+		return refuse(pb.Code_BAD_PATH, "the root cannot be deleted")
+	}
+	n, ok := s.node(d.Path)
+	switch {
+	case !ok:
+		return refuse(pb.Code_NOT_FOUND, "%s does not exist", d.Path)
+	case d.Conditional && d.IfGeneration != n.contentGen:
+		r := conflict(d.Path, d.IfGeneration, n.contentGen)
+		r.Stat = s.stat(d.Path, n)
+		return r
+	case n.children > 0 && !d.Recursive:
+		return refuse(pb.Code_NOT_EMPTY, "%s has %d children", d.Path, n.children)
+	}
+	paths, refused := s.doomed(d)
+	if refused != nil {
+		return refused
+	}
+	for _, path := range slices.Backward(paths) {
+		s.deleteNode(path)
+	}
+	return &pb.Result{Path: d.Path}
+}
+
+// doomed lists what a Delete takes away, parents first, unless one of them is
+// locked.
+func (s *Store) doomed(d *pb.Delete) (paths []string, refused *pb.Result) {
+	s.walk(d.Path, func(path string, n *node) bool {
+		if n.locked && !d.Force {
+			if l, ok := s.lock(path); ok && (l.live() > 0 || l.waiters > 0) {
+				refused = refuse(pb.Code_LOCKED, "%s is locked or waited for", path)
+				refused.Path = path
+				refused.Blockers = s.blockers(path, BlockersMax)
+				return false
+			}
+		}
+		paths = append(paths, path)
+		return true
+	})
+	return paths, refused
+}
+
+// deleteNode deletes a node without children, whatever holds it: holders lose
+// the lock and stay as ghosts, waiters are sent away.
+func (s *Store) deleteNode(path string) {
+	n, ok := s.node(path)
+	if !ok {
+		return
+	}
+	if n.locked {
+		s.withdrawAll(path, "the node was deleted")
+		s.loseAll(path, "the node was deleted")
+	}
+	s.removeNode(path)
+	s.touch(path)
+	s.touch(parent(path))
+}
+
+// checkNode executes a Check: it demands that a node is in a state.
+func (s *Store) checkNode(c *pb.Check) *pb.Result {
+	if reason := badPath(c.Path); reason != "" {
+		return refuse(pb.Code_BAD_PATH, "%s", reason)
+	}
+	n, ok := s.node(c.Path)
+	switch {
+	case c.Absent && ok:
+		return refuse(pb.Code_EXISTS, "%s exists", c.Path)
+	case c.Absent:
+		return &pb.Result{Path: c.Path}
+	case !ok:
+		return refuse(pb.Code_NOT_FOUND, "%s does not exist", c.Path)
+	case c.Conditional && c.IfGeneration != n.contentGen:
+		return conflict(c.Path, c.IfGeneration, n.contentGen)
+	case c.Fence != 0 && !s.heldUnder(c.Path, c.Fence):
+		return refuse(pb.Code_CONFLICT, "%s is not held under fence %d", c.Path, c.Fence)
+	}
+	return &pb.Result{Path: c.Path, Stat: s.stat(c.Path, n)}
+}
+
+// reap removes the container at path, and containers above it, if it has been
+// used and nothing is left on it.
+//
+// Invariant: no container exists that has been used and has neither child nor
+// holder, ghost or waiter.
+func (s *Store) reap(path string) {
+	for path != "/" && path != "" {
+		n, ok := s.node(path)
+		if !ok || n.kind != pb.NodeKind_CONTAINER || !n.used || n.children > 0 || n.locked {
+			return
+		}
+		s.removeNode(path)
+		path = parent(path)
+	}
+}
