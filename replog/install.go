@@ -1,0 +1,224 @@
+package replog
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/seed70370324/lockd/internal/invariant"
+	"github.com/seed70370324/lockd/paxos"
+	"github.com/seed70370324/lockd/replog/pb"
+)
+
+// Catching up by snapshot: a replica that is behind every log it can reach
+// fetches a peer's snapshot piece by piece, has it verified and made durable
+// beside its log, and then lets it take the log's place. Each piece is asked
+// for when the one before is on disk, so a slow disk slows the sender; a piece
+// that does not come is asked for again, then elsewhere. What counts is
+// progress, not how long the whole takes.
+
+const (
+	fetchChunk   = 512 << 10
+	fetchTimeout = 3 * time.Second
+	fetchTries   = 3 // without an answer, then another peer is asked
+)
+
+type fetching struct {
+	active  bool
+	from    paxos.ReplicaID
+	slot    paxos.Slot // of the snapshot, 0 until its first piece has come
+	offset  uint64
+	asked   time.Duration
+	tries   int
+	writing bool // a piece is on its way to the disk
+
+	// The snapshot, complete and decoded, until it is installed.
+	meta       *pb.SnapshotMeta
+	state      any
+	installing bool
+}
+
+// needSnapshot begins to fetch one, unless that is under way.
+func (n *Node) needSnapshot(from paxos.ReplicaID) {
+	f := &n.fetch
+	if f.active || f.meta != nil {
+		return
+	}
+	f.active = true
+	f.begin(from)
+	n.note("this replica, at slot %d, is behind the logs of the others: it fetches a snapshot from replica %d", n.applied, from)
+	if p := n.peer(from); p == nil || !p.speaks() {
+		n.fetchElsewhere()
+	}
+	n.askChunk()
+}
+
+// begin starts over, with the newest snapshot of a peer.
+func (f *fetching) begin(from paxos.ReplicaID) {
+	f.from, f.slot, f.offset, f.tries = from, 0, 0, 0
+}
+
+// fetchElsewhere turns to the next peer that is connected; with none it stays.
+func (n *Node) fetchElsewhere() {
+	next := paxos.ReplicaID(0)
+	for _, p := range n.peers { // by ID: the next one up, else the lowest
+		if p.speaks() && (p.id > n.fetch.from && next <= n.fetch.from || next == 0) {
+			next = p.id
+		}
+	}
+	if next == 0 {
+		next = n.fetch.from
+	}
+	n.fetch.begin(next)
+}
+
+// askChunk asks for the next piece.
+func (n *Node) askChunk() {
+	f := &n.fetch
+	f.asked = n.now
+	p := n.peer(f.from)
+	if f.writing || p == nil || !p.speaks() {
+		return // fetchTick goes on
+	}
+	n.fx.Send = append(n.fx.Send, Send{To: p.id, Message: &pb.PeerMessage{
+		Body: &pb.PeerMessage_SnapshotRequest{SnapshotRequest: &pb.SnapshotRequest{
+			Slot: uint64(f.slot), Offset: f.offset, Limit: fetchChunk,
+		}},
+	}})
+}
+
+// fetchTick asks again when nothing came.
+func (n *Node) fetchTick() {
+	f := &n.fetch
+	if !f.active || f.writing || n.now-f.asked < fetchTimeout {
+		return
+	}
+	if f.tries++; f.tries >= fetchTries {
+		n.fetchElsewhere()
+	}
+	n.askChunk()
+}
+
+// fetchFailed starts over with another peer after a pause.
+func (n *Node) fetchFailed(format string, args ...any) {
+	n.note("fetching a snapshot from replica %d: %s; another is tried", n.fetch.from, fmt.Sprintf(format, args...))
+	n.fetchElsewhere()
+	n.fetch.asked = n.now
+}
+
+func (n *Node) chunkReceived(p *peer, c *pb.SnapshotChunk) {
+	f := &n.fetch
+	if !f.active || f.writing || p.id != f.from {
+		return
+	}
+	size := uint64(len(c.GetData()))
+	switch {
+	case c.GetGone():
+		n.fetchFailed("its snapshot is no longer there")
+	case c.GetSlot() == 0 || f.slot != 0 && paxos.Slot(c.GetSlot()) != f.slot || c.GetOffset() != f.offset:
+		// An answer to a question that was asked twice.
+	case paxos.Slot(c.GetSlot()) <= n.applied:
+		n.fetchFailed("its snapshot of slot %d is not ahead of this replica, at slot %d", c.GetSlot(), n.applied)
+	case size > c.GetSize() || f.offset > c.GetSize()-size || c.GetLast() != (f.offset+size == c.GetSize()) || size == 0 && !c.GetLast():
+		n.fetchFailed("a piece of %d bytes at %d of %d makes no sense", size, c.GetOffset(), c.GetSize())
+	default:
+		f.slot = paxos.Slot(c.GetSlot())
+		f.offset += size
+		f.tries = 0
+		f.writing = true
+		n.fx.ReceiveSnapshot = append(n.fx.ReceiveSnapshot, c)
+	}
+}
+
+func (n *Node) snapshotReceived(ev SnapshotReceived) {
+	f := &n.fetch
+	f.writing = false
+	switch {
+	case !f.active:
+		// Given up meanwhile.
+	case ev.Err != nil:
+		n.fetchFailed("%v", ev.Err)
+	case f.slot <= n.applied:
+		f.active = false
+		n.note("the log was caught up with meanwhile, the snapshot of slot %d is not needed", f.slot)
+	case ev.Meta == nil:
+		n.askChunk()
+	default:
+		if err := n.checkMeta(ev.Meta); err != nil {
+			n.fetchFailed("%v", err)
+			return
+		}
+		f.active = false
+		f.meta, f.state = ev.Meta, ev.State
+	}
+}
+
+// checkMeta checks that a snapshot is one of this cell, with this replica in
+// it as it is.
+func (n *Node) checkMeta(m *pb.SnapshotMeta) error {
+	c, err := DecodeConfiguration(m.GetConfig())
+	switch {
+	case err != nil:
+		return err
+	case c == nil || m.GetCell() != n.o.Cell || c.Cell != n.o.Cell || c.CellIdentity != m.GetCellIdentity():
+		return fmt.Errorf("it is one of cell %q and not %q", m.GetCell(), n.o.Cell)
+	case n.config != nil && c.CellIdentity != n.config.CellIdentity:
+		return fmt.Errorf("it is one of another founding of the cell (%016x, this is %016x)", c.CellIdentity, n.config.CellIdentity)
+	}
+	self := member(c, n.id)
+	if self == nil || self.Name != n.o.Name {
+		return fmt.Errorf("replica %d is not %s in it", n.id, n.o.Name)
+	}
+	if self.Incarnation != n.incarnation {
+		return fmt.Errorf("%s", anotherDisk(self, n.incarnation))
+	}
+	return nil
+}
+
+// install lets a complete snapshot take the place of the log, unless the log
+// has overtaken it. It is called when all that paxos owes so far is taken, so
+// that promise and entries are those of this batch.
+func (n *Node) install() {
+	f := &n.fetch
+	if f.meta == nil || f.installing {
+		return
+	}
+	slot := paxos.Slot(f.meta.GetSlot())
+	if slot <= n.applied {
+		n.note("the log has overtaken the snapshot of slot %d, it is dropped", slot)
+		f.meta, f.state = nil, nil
+		return
+	}
+	f.installing = true
+	n.fx.InstallSnapshot = &InstallSnapshot{
+		Meta:     f.meta,
+		Promised: n.promised,
+		Entries:  n.accepted.above(slot),
+	}
+}
+
+// snapshotInstalled goes on from a snapshot that is on disk in the log's place.
+func (n *Node) snapshotInstalled(m *pb.SnapshotMeta) {
+	f := &n.fetch
+	slot := paxos.Slot(m.GetSlot())
+	invariant.Assert(f.installing && slot == paxos.Slot(f.meta.GetSlot()), "a snapshot of slot %d was installed that was not asked for", slot)
+	// What paxos had chosen before goes first: it belongs to the old state.
+	n.drain()
+	state := f.state
+	*f = fetching{writing: f.writing}
+	n.keep.newest, n.keep.older = slot, 0
+	n.keep.bytes = 0
+	if slot <= n.applied {
+		// The log has overtaken it; on disk, all above it is there.
+		n.trimmed(slot)
+		return
+	}
+	c, err := DecodeConfiguration(m.GetConfig())
+	invariant.Assert(err == nil, "the configuration in a snapshot that was checked: %v", err)
+	n.sm.Restore(state)
+	n.applied = slot
+	n.accepted.dropTo(slot)
+	n.adopt(c)
+	n.keep.trimmed = slot
+	n.px.Step(n.now, paxos.Installed{Slot: slot, Configuration: *c})
+	n.note("installed a snapshot of slot %d", slot)
+}

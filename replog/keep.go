@@ -1,0 +1,181 @@
+package replog
+
+import (
+	"time"
+
+	"github.com/seed70370324/lockd/paxos"
+	"github.com/seed70370324/lockd/replog/pb"
+)
+
+// Snapshots: when they are taken, how far the log is cut behind them, and how
+// peers get them.
+
+const (
+	// snapshotFormat is the version of SnapshotMeta.
+	snapshotFormat = 1
+	// saveAgain is how long after a snapshot that failed the next is tried.
+	saveAgain = 10 * time.Second
+	// transferIdle ends a transfer to a peer that asks for nothing more.
+	transferIdle = 30 * time.Second
+	// saveLate and trimLate bound, in multiples of SnapshotSlots, how long a
+	// transfer puts off the next snapshot and the cutting of the log.
+	saveLate = 4
+	trimLate = 10
+	// The sizes of a chunk, whatever the peer asks for.
+	minChunk = 64 << 10
+	maxChunk = 1 << 20
+)
+
+// keeping counts what has happened since the newest snapshot.
+type keeping struct {
+	newest, older paxos.Slot // of the two snapshots kept, 0 none
+	bytes         int64      // of commands applied since the newest
+	saving        bool
+	savingBytes   int64 // bytes when the saving one was taken
+	retryAt       time.Duration
+	trimmed       paxos.Slot // the log is cut up to here
+}
+
+// start begins with the snapshot that the state was loaded from. Whether an
+// older one is there is not known, so nothing is cut before the next.
+func (k *keeping) start(loaded paxos.Slot) { k.newest = loaded }
+
+// serving is the transfer of a snapshot to a peer.
+type serving struct {
+	active  bool
+	slot    paxos.Slot // of the snapshot; 0 not known yet
+	asked   time.Duration
+	reading bool
+	waiting *pb.SnapshotRequest // there is no snapshot yet
+}
+
+// under reports whether a transfer to the peer is under way.
+func (s *serving) under(now time.Duration) bool {
+	return s.active && now-s.asked < transferIdle
+}
+
+// save asks for a snapshot when it is due, one at a time.
+func (n *Node) save() {
+	k := &n.keep
+	if k.saving || n.fetch.installing || n.config == nil || n.applied <= k.newest || n.now < k.retryAt {
+		return
+	}
+	since := uint64(n.applied - k.newest)
+	due := since >= uint64(n.o.SnapshotSlots) || k.bytes >= n.o.SnapshotBytes
+	for _, p := range n.peers {
+		if p.serve.waiting != nil && k.newest == 0 {
+			due = true
+		}
+		// A third snapshot would push out the one that is being sent.
+		if p.serve.under(n.now) && p.serve.slot != 0 && p.serve.slot < k.newest && since < saveLate*uint64(n.o.SnapshotSlots) {
+			return
+		}
+	}
+	if !due {
+		return
+	}
+	k.saving, k.savingBytes = true, k.bytes
+	n.fx.SaveSnapshot = &SaveSnapshot{Meta: n.meta(), Snapshot: n.sm.Snapshot()}
+}
+
+// meta describes a snapshot of the present state.
+func (n *Node) meta() *pb.SnapshotMeta {
+	return &pb.SnapshotMeta{
+		Format:       snapshotFormat,
+		Slot:         uint64(n.applied),
+		Config:       EncodeConfiguration(n.config),
+		Cell:         n.o.Cell,
+		CellIdentity: n.config.CellIdentity,
+		Promised:     EncodeBallot(n.promised),
+	}
+}
+
+func (n *Node) snapshotSaved(ev SnapshotSaved) {
+	k := &n.keep
+	k.saving = false
+	if ev.Err != nil {
+		k.retryAt = n.now + saveAgain
+		n.note("the snapshot of slot %d was not saved: %v; tried again in %v", ev.Slot, ev.Err, saveAgain)
+		return
+	}
+	if ev.Slot > k.newest { // else one was installed meanwhile
+		k.older, k.newest = k.newest, ev.Slot
+		k.bytes -= k.savingBytes
+	}
+	for _, p := range n.peers {
+		if r := p.serve.waiting; r != nil {
+			p.serve.waiting = nil
+			n.snapshotRequested(p, r)
+		}
+	}
+}
+
+// trim cuts the log behind the OLDER of the two snapshots kept, so that there
+// is no gap if the newest turns out to be damaged, less what slow followers
+// may need.
+func (n *Node) trim() {
+	k := &n.keep
+	trail := paxos.Slot(n.o.TrailSlots)
+	if k.older <= trail || n.fetch.installing {
+		return
+	}
+	limit := k.older - trail
+	for _, p := range n.peers {
+		s := &p.serve
+		if s.under(n.now) && s.slot != 0 && s.slot < limit && n.applied-s.slot < trimLate*paxos.Slot(n.o.SnapshotSlots) {
+			limit = s.slot // the peer needs what follows it
+		}
+	}
+	if limit > k.trimmed {
+		n.trimmed(limit)
+		n.fx.Trim = limit
+	}
+}
+
+// trimmed says that the log is gone up to slot.
+func (n *Node) trimmed(slot paxos.Slot) {
+	n.keep.trimmed = slot
+	n.px.Step(n.now, paxos.Trimmed{Slot: slot})
+}
+
+// snapshotRequested has a piece of a snapshot read for a peer, one at a time.
+func (n *Node) snapshotRequested(p *peer, r *pb.SnapshotRequest) {
+	s := &p.serve
+	if n.keep.newest == 0 {
+		s.waiting = r // served when there is one; save takes it
+		return
+	}
+	if s.reading || r.GetOffset() > 1<<62 {
+		return // it asks again
+	}
+	s.active, s.asked, s.reading = true, n.now, true
+	if s.slot = paxos.Slot(r.GetSlot()); s.slot == 0 {
+		s.slot = n.keep.newest
+	}
+	n.fx.SnapshotRead = append(n.fx.SnapshotRead, SnapshotRead{
+		To:     p.id,
+		Slot:   paxos.Slot(r.GetSlot()),
+		Offset: int64(r.GetOffset()),
+		Limit:  min(max(int(r.GetLimit()), minChunk), maxChunk),
+	})
+}
+
+func (n *Node) snapshotRead(ev SnapshotReadDone) {
+	p := n.peer(ev.To)
+	if p == nil {
+		return
+	}
+	p.serve.reading = false
+	if ev.Err != nil {
+		n.note("reading a snapshot for %s: %v", p.name, ev.Err)
+		return // it asks again, here or elsewhere
+	}
+	if slot := paxos.Slot(ev.Chunk.GetSlot()); slot != 0 && !ev.Chunk.GetGone() {
+		p.serve.slot = slot
+	}
+	if p.speaks() {
+		n.fx.Send = append(n.fx.Send, Send{To: p.id, Bulk: true, Message: &pb.PeerMessage{
+			Body: &pb.PeerMessage_SnapshotChunk{SnapshotChunk: ev.Chunk},
+		}})
+	}
+}

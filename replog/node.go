@@ -1,0 +1,437 @@
+package replog
+
+import (
+	"fmt"
+	"sort"
+	"strings"
+	"time"
+
+	"github.com/seed70370324/lockd/internal/invariant"
+	"github.com/seed70370324/lockd/paxos"
+	"github.com/seed70370324/lockd/replog/pb"
+)
+
+// engine is what the node uses of *paxos.Replica.
+type engine interface {
+	Step(now time.Duration, ev paxos.Event)
+	Take(now time.Duration) paxos.Effects
+	Status() paxos.Status
+}
+
+// Node drives a paxos.Replica with log, snapshots, peers and state machine. It
+// is a deterministic state machine itself: one goroutine calls Step with what
+// happened and Take for what is owed; it does no I/O and reads no clock.
+//
+// # Order of what is owed
+//
+// Within one Effects the shell performs InstallSnapshot and SetFounded behind
+// every Append of earlier Effects and before its own. An InstallSnapshot
+// replaces the log by the promise and the entries it carries, which are all
+// that was recorded up to then above the snapshot's slot, this batch's own
+// record included; records of later batches follow it in the same queue. So
+// nothing that was promised or accepted is lost, whether it was written before
+// the snapshot or behind it.
+type Node struct {
+	o           NodeOptions
+	id          paxos.ReplicaID
+	incarnation uint64
+	px          engine
+	sm          StateMachine
+	now         time.Duration
+	fx          Effects
+	fatal       error
+
+	// initial is the cell as it was given; config what slot 1 holds, nil until
+	// that is known to be chosen. view is config (or initial) with the addresses
+	// known at the moment, made when asked for.
+	initial *paxos.Configuration
+	config  *paxos.Configuration
+	view    *paxos.Configuration
+
+	peers    []*peer // by ID, without this replica
+	founding founding
+
+	applied  paxos.Slot
+	accepted acceptedLog
+	promised paxos.Ballot
+	sequence uint64 // of the last record or After message taken from paxos
+	durable  uint64 // sequence up to which all is durable
+
+	// The identity file gets the cell's identity when the record that tells of
+	// slot 1 is durable: never does the file name a cell that the log does not.
+	identityOwed  bool
+	identityAfter uint64
+
+	keep  keeping
+	fetch fetching
+}
+
+var _ NodeAPI = (*Node)(nil)
+
+// peer is another member as this node sees it.
+type peer struct {
+	id        paxos.ReplicaID
+	name      string
+	connected bool
+	hello     *pb.PeerHello // of this connection, also of a refused one
+	refused   string        // why it is ignored; "" it is not
+	founded   bool          // it knows a founded cell
+	report    *pb.Founding  // what it said of itself before founding
+	noted     string        // last refusal that was noted
+	notedAt   time.Duration
+
+	serve serving
+}
+
+// speaks reports whether messages are exchanged with the peer.
+func (p *peer) speaks() bool { return p.connected && p.refused == "" }
+
+// NewNode makes a node of what Open found, with the state machine empty; the
+// state of the snapshot is restored into it here, the log behind it is applied
+// by the first Take. Errors say what is wrong with the options or the data.
+func NewNode(o NodeOptions, found *Opened, sm StateMachine) (*Node, error) {
+	n, px, err := newNode(o, found, sm)
+	if err != nil {
+		return nil, err
+	}
+	if n.px, err = newEngine(px, found.Paxos); err != nil {
+		return nil, fmt.Errorf("start the Paxos replica: %w", err)
+	}
+	return n, nil
+}
+
+// newNode makes everything but the engine, and the engine's options.
+func newNode(o NodeOptions, found *Opened, sm StateMachine) (*Node, paxos.Options, error) {
+	o.setDefaults()
+	initial, err := initialConfiguration(&o)
+	if err != nil {
+		return nil, paxos.Options{}, err
+	}
+	n := &Node{
+		o:           o,
+		incarnation: found.Identity.GetIncarnation(),
+		sm:          sm,
+		now:         o.Now,
+		initial:     initial,
+		applied:     found.Paxos.Applied,
+		promised:    found.Paxos.Promised,
+	}
+	for _, e := range found.Paxos.Entries {
+		if e.Slot > n.applied {
+			n.accepted.put(e)
+		}
+	}
+	n.accepted.check(n.applied)
+	n.keep.start(n.applied)
+	if err := n.knownConfiguration(found); err != nil {
+		return nil, paxos.Options{}, err
+	}
+	current := n.current()
+	for _, m := range current.Members {
+		switch {
+		case m.Name == o.Name:
+			n.id = m.ID
+		default:
+			n.peers = append(n.peers, &peer{id: m.ID, name: m.Name})
+		}
+	}
+	if err := n.checkSelf(); err != nil {
+		return nil, paxos.Options{}, err
+	}
+	if found.State != nil {
+		sm.Restore(found.State)
+	}
+	px := o.Paxos
+	px.ID, px.Configuration, px.Now = n.id, *current, o.Now
+	return n, px, nil
+}
+
+func (o *NodeOptions) setDefaults() {
+	if o.SnapshotSlots <= 0 {
+		o.SnapshotSlots = 50_000
+	}
+	if o.SnapshotBytes <= 0 {
+		o.SnapshotBytes = 64 << 20
+	}
+	if o.TrailSlots <= 0 {
+		o.TrailSlots = 10_000
+	}
+}
+
+// initialConfiguration gives the initial members their IDs: 1..n by name.
+func initialConfiguration(o *NodeOptions) (*paxos.Configuration, error) {
+	members := append([]paxos.Member(nil), o.InitialCluster...)
+	sort.Slice(members, func(i, j int) bool { return members[i].Name < members[j].Name })
+	self := false
+	for i := range members {
+		m := &members[i]
+		if m.Name == "" || i > 0 && members[i-1].Name == m.Name {
+			return nil, fmt.Errorf("the initial cluster has a member without a name, or %q twice: give each replica a name of its own", m.Name)
+		}
+		*m = paxos.Member{ID: paxos.ReplicaID(i + 1), Name: m.Name, PeerAddress: m.PeerAddress, Voter: true}
+		if m.Name == o.Name {
+			self = true
+			m.ClientAddress = o.ClientAddress
+			if o.PeerAddress != "" {
+				m.PeerAddress = o.PeerAddress
+			}
+		}
+	}
+	if !self {
+		return nil, fmt.Errorf("this replica, %q, is not in the initial cluster (%s): name it there", o.Name, memberNames(members))
+	}
+	return &paxos.Configuration{Members: members, Cell: o.Cell}, nil
+}
+
+func memberNames(members []paxos.Member) string {
+	names := make([]string, len(members))
+	for i, m := range members {
+		names[i] = m.Name
+	}
+	return strings.Join(names, ", ")
+}
+
+// current is the configuration chosen, or the initial one before founding.
+func (n *Node) current() *paxos.Configuration {
+	if n.config != nil {
+		return n.config
+	}
+	return n.initial
+}
+
+func (n *Node) peer(id paxos.ReplicaID) *peer {
+	for _, p := range n.peers {
+		if p.id == id {
+			return p
+		}
+	}
+	return nil
+}
+
+// ID is this replica's number in its cell.
+func (n *Node) ID() paxos.ReplicaID { return n.id }
+
+// Configuration returns the members with the addresses known at the moment:
+// those of the initial cluster's list before those of slot 1, a connected
+// peer's own before both. Before founding it is the initial members, with
+// CellIdentity 0. The value is not changed afterwards and must not be.
+func (n *Node) Configuration() *paxos.Configuration {
+	if n.view != nil {
+		return n.view
+	}
+	c := *n.current()
+	c.Members = append([]paxos.Member(nil), c.Members...)
+	for i := range c.Members {
+		m := &c.Members[i]
+		for _, given := range n.initial.Members {
+			if given.Name == m.Name && given.PeerAddress != "" {
+				m.PeerAddress = given.PeerAddress
+			}
+		}
+		if m.ID == n.id {
+			m.ClientAddress = n.o.ClientAddress
+			m.Incarnation = n.incarnation
+		}
+		if p := n.peer(m.ID); p != nil && p.speaks() && p.hello.GetClientAddress() != "" {
+			m.ClientAddress = p.hello.GetClientAddress()
+		}
+	}
+	n.view = &c
+	return n.view
+}
+
+// Hello is what this replica says of itself on a connection to a peer; the
+// lane is left to the shell. It changes when the cell is founded.
+func (n *Node) Hello() *pb.PeerHello {
+	c := n.current()
+	return &pb.PeerHello{
+		Cell:          n.o.Cell,
+		Name:          n.o.Name,
+		Replica:       uint64(n.id),
+		Incarnation:   n.incarnation,
+		CellIdentity:  c.CellIdentity,
+		Founded:       n.config != nil,
+		ClientAddress: n.o.ClientAddress,
+		PeerAddress:   n.o.PeerAddress,
+		Version:       PeerVersion,
+	}
+}
+
+// Status is a view for people.
+func (n *Node) Status() NodeStatus {
+	s := NodeStatus{
+		Paxos:        n.px.Status(),
+		Applied:      n.applied,
+		SnapshotSlot: n.keep.newest,
+		Founded:      n.config != nil,
+		Connected:    make(map[paxos.ReplicaID]bool, len(n.peers)),
+	}
+	for _, p := range n.peers {
+		s.Connected[p.id] = p.speaks()
+	}
+	if n.config == nil {
+		s.Founding = n.foundingText()
+	}
+	return s
+}
+
+// Step takes one event.
+func (n *Node) Step(now time.Duration, ev Event) {
+	n.now = max(n.now, now)
+	switch ev := ev.(type) {
+	case Tick:
+		n.tick()
+	case PeerConnected:
+		n.peerConnected(ev.Hello)
+	case PeerDisconnected:
+		n.peerDisconnected(ev.Peer)
+	case PeerReceived:
+		n.peerReceived(ev.Peer, ev.Message)
+	case AppendDone:
+		invariant.Assert(ev.Sequence <= n.sequence, "record %d is said to be durable, the last one written was %d", ev.Sequence, n.sequence)
+		n.durable = max(n.durable, ev.Sequence)
+		n.px.Step(n.now, paxos.Persisted{Sequence: ev.Sequence})
+	case ReadDone:
+		n.px.Step(n.now, paxos.LogRead{To: ev.To, Entries: ev.Entries, Trimmed: ev.Trimmed})
+	case SnapshotSaved:
+		n.snapshotSaved(ev)
+	case SnapshotReadDone:
+		n.snapshotRead(ev)
+	case SnapshotReceived:
+		n.snapshotReceived(ev)
+	case SnapshotInstalled:
+		n.snapshotInstalled(ev.Meta)
+	case ProposeCommands:
+		if n.config == nil {
+			// Nothing but the configuration is proposed before it is chosen.
+			n.fx.Dropped = append(n.fx.Dropped, ev.Commands...)
+			return
+		}
+		n.px.Step(n.now, paxos.Propose{Commands: ev.Commands})
+	case ConfirmLead:
+		n.px.Step(n.now, paxos.ConfirmRead{ID: ev.ID})
+	case HandOver:
+		n.px.Step(n.now, paxos.Handover{})
+	default:
+		invariant.Assert(false, "event of unknown type %T", ev)
+	}
+}
+
+func (n *Node) tick() {
+	n.foundingTick()
+	n.fetchTick()
+	if n.ticks() {
+		n.px.Step(n.now, paxos.Tick{})
+	}
+}
+
+// Take closes the batch.
+func (n *Node) Take(now time.Duration) Effects {
+	n.now = max(n.now, now)
+	n.drain()
+	n.install()
+	n.save()
+	n.trim()
+	n.writeIdentity()
+	fx := n.fx
+	fx.Fatal = n.fatal
+	n.fx = Effects{}
+	return fx
+}
+
+// drain takes what paxos owes and passes it on.
+func (n *Node) drain() {
+	e := n.px.Take(n.now)
+	if e.Record != nil || len(e.After) > 0 {
+		invariant.Assert(e.Sequence > n.sequence, "record %d comes behind record %d", e.Sequence, n.sequence)
+		n.sequence = e.Sequence
+	}
+	if e.Record != nil {
+		n.record(e.Sequence, e.Record)
+	}
+	for i := range e.Now {
+		if s, ok := n.outgoing(&e.Now[i]); ok {
+			n.fx.Send = append(n.fx.Send, s)
+		}
+	}
+	for i := range e.After {
+		if s, ok := n.outgoing(&e.After[i]); ok {
+			n.fx.After = append(n.fx.After, SendAfter{Sequence: e.Sequence, Send: s})
+		}
+	}
+	for i := range e.Chosen {
+		n.apply(e.Chosen[i])
+	}
+	n.fx.Confirmed = append(n.fx.Confirmed, e.Confirmed...)
+	n.fx.Dropped = append(n.fx.Dropped, e.Dropped...)
+	n.fx.DiskRead = append(n.fx.DiskRead, e.ReadLog...)
+	n.fx.Notes = append(n.fx.Notes, e.Notes...)
+	if e.Role != nil {
+		n.fx.Role = e.Role
+	}
+	if e.NeedSnapshot != 0 {
+		n.needSnapshot(e.NeedSnapshot)
+	}
+}
+
+// record remembers what is being made durable.
+func (n *Node) record(sequence uint64, r *paxos.Record) {
+	invariant.Assert(!r.Promised.Less(n.promised), "a promise of %v follows one of %v", r.Promised, n.promised)
+	n.promised = r.Promised
+	for _, e := range r.Entries {
+		if e.Slot > n.applied {
+			n.accepted.put(e)
+		}
+	}
+	n.fx.Append = append(n.fx.Append, Append{Sequence: sequence, Record: r})
+}
+
+// outgoing makes a message for a peer; false: it is not to be sent.
+func (n *Node) outgoing(m *paxos.Message) (Send, bool) {
+	p := n.peer(m.To)
+	if p == nil || !p.speaks() || !n.mayCampaign(m.Kind) {
+		return Send{}, false
+	}
+	return Send{
+		To:      m.To,
+		Message: &pb.PeerMessage{Body: &pb.PeerMessage_Paxos{Paxos: EncodeMessage(m)}},
+		Bulk:    m.Kind == paxos.MsgCatchUpReply,
+	}, true
+}
+
+// apply hands a chosen entry to the state machine.
+func (n *Node) apply(e paxos.Entry) {
+	// Every slot is applied once, in order, without a gap.
+	invariant.Assert(e.Slot == n.applied+1, "slot %d is applied behind slot %d", e.Slot, n.applied)
+	// Slot 1 founds the cell: no command is chosen before its members are.
+	invariant.Assert(e.Slot != 1 || e.Value.Kind == paxos.Config, "slot 1 holds a value of kind %d and no configuration", e.Value.Kind)
+	n.applied = e.Slot
+	n.accepted.dropTo(e.Slot)
+	if e.Value.Kind == paxos.Config {
+		n.adopt(e.Value.Config)
+	}
+	n.sm.Apply(e)
+	for _, c := range e.Value.Commands {
+		n.keep.bytes += int64(len(c))
+	}
+}
+
+func (n *Node) note(format string, args ...any) {
+	n.fx.Notes = append(n.fx.Notes, fmt.Sprintf(format, args...))
+}
+
+// stop makes the replica stop; the first reason counts.
+func (n *Node) stop(err error) {
+	if n.fatal == nil {
+		n.fatal = err
+	}
+}
+
+// Check asserts what is too costly to assert at every step.
+func (n *Node) Check() {
+	n.accepted.check(n.applied)
+	invariant.Assert(n.durable <= n.sequence, "record %d is durable, the last written is %d", n.durable, n.sequence)
+	invariant.Assert(n.keep.older <= n.keep.newest && n.keep.newest <= n.applied,
+		"snapshots of slots %d and %d are kept, applied is %d", n.keep.older, n.keep.newest, n.applied)
+	invariant.Assert(n.keep.trimmed <= n.keep.newest, "the log is cut at slot %d, the newest snapshot is of slot %d", n.keep.trimmed, n.keep.newest)
+}
