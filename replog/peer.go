@@ -1,0 +1,275 @@
+package replog
+
+import (
+	"context"
+	"log/slog"
+	"math/rand/v2"
+	"net"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/seed70370324/lockd/internal/wire"
+	"github.com/seed70370324/lockd/paxos"
+	"github.com/seed70370324/lockd/replog/pb"
+	"google.golang.org/protobuf/proto"
+)
+
+// The shell around the connections between replicas.
+//
+// A pair of replicas keeps two connections: the main lane, and the bulk lane
+// for pieces of snapshots and of the log, so that these hold up no heartbeat.
+// The one with the lower ID dials both, and again when they break; names are
+// resolved at each dial. On each the first frame in both directions is a
+// PeerHello; who the other side may be is the node's decision, which sees every
+// hello of a main lane as PeerConnected.
+//
+// A message to a peer that is not connected, or that reads too slowly for what
+// is queued, is dropped and counted: Paxos repeats what matters. A connection
+// on which nothing arrives for ReadTimeout, not even the other side's pings, is
+// given up.
+
+const (
+	// peerMaxFrame limits what a peer sends at once: a promise may carry all
+	// that is in flight.
+	peerMaxFrame = 64 << 20
+	// peerQueueBytes may be queued for a peer that reads slowly, on each lane.
+	peerQueueBytes = 32 << 20
+	// maxGreeting bounds the accepted connections that have not said hello.
+	maxGreeting = 64
+	// logAgain is how long the same trouble with the same remote is not logged
+	// again.
+	logAgain = time.Minute
+)
+
+// The names of the lanes in a hello.
+const (
+	laneMain = "main"
+	laneBulk = "bulk"
+)
+
+// PeersOptions say who talks to whom. The durations have defaults.
+type PeersOptions struct {
+	// Listener accepts the peers; Close closes it. It may be nil in a cell of
+	// one.
+	Listener net.Listener
+	Self     paxos.ReplicaID
+	Members  []paxos.Member // all of the cell, with their peer addresses
+	Hello    *pb.PeerHello  // what this replica says of itself, see Node.Hello
+	Logger   *slog.Logger   // default: discard
+
+	ReadTimeout  time.Duration // silence that ends a connection, default 5 s
+	PingEvery    time.Duration // default 1 s
+	HelloTimeout time.Duration // from connecting to the hello, default 5 s
+	DialTimeout  time.Duration // default 3 s
+	RetryMin     time.Duration // pause between dials, default 50 ms
+	RetryMax     time.Duration // default 1 s
+	// Dial connects; default a net.Dialer.
+	Dial func(ctx context.Context, address string) (net.Conn, error)
+}
+
+func (o *PeersOptions) setDefaults() {
+	for _, d := range []struct {
+		v *time.Duration
+		d time.Duration
+	}{
+		{&o.ReadTimeout, 5 * time.Second},
+		{&o.PingEvery, time.Second},
+		{&o.HelloTimeout, 5 * time.Second},
+		{&o.DialTimeout, 3 * time.Second},
+		{&o.RetryMin, 50 * time.Millisecond},
+		{&o.RetryMax, time.Second},
+	} {
+		if *d.v <= 0 {
+			*d.v = d.d
+		}
+	}
+	if o.Logger == nil {
+		o.Logger = slog.New(slog.DiscardHandler)
+	}
+	if o.Dial == nil {
+		dialer := new(net.Dialer)
+		o.Dial = func(ctx context.Context, address string) (net.Conn, error) {
+			return dialer.DialContext(ctx, "tcp", address)
+		}
+	}
+}
+
+// Peers owns the connections to the other replicas. Its methods may be called
+// by any goroutine.
+type Peers struct {
+	o PeersOptions
+	// deliver gets PeerConnected, PeerDisconnected and PeerReceived.
+	deliver func(ev Event, bytes int)
+	links   []*link // by ID
+	hello   atomic.Pointer[pb.PeerHello]
+	dropped atomic.Uint64
+	quiet   quietLog
+
+	ctx      context.Context
+	cancel   context.CancelFunc
+	wg       sync.WaitGroup
+	greeting chan struct{} // one for each accepted connection without a hello
+}
+
+// NewPeers makes the shell; Start sets it going. deliver is called for each
+// event with the encoded size of its message in bytes (0 if there is none). It
+// must not block: where it has no room it must drop PeerReceived events, and
+// those only. The events of a peer come in order, one at a time.
+func NewPeers(o PeersOptions, deliver func(ev Event, bytes int)) *Peers {
+	o.setDefaults()
+	p := &Peers{o: o, deliver: deliver, greeting: make(chan struct{}, maxGreeting)}
+	p.ctx, p.cancel = context.WithCancel(context.Background())
+	p.hello.Store(o.Hello)
+	for _, m := range o.Members {
+		if m.ID != o.Self {
+			p.links = append(p.links, &link{peers: p, member: m})
+		}
+	}
+	return p
+}
+
+// Start begins to accept and to dial. It is called once, before Close.
+func (p *Peers) Start() {
+	if p.o.Listener != nil {
+		p.wg.Add(1)
+		go p.acceptLoop()
+	}
+	for _, l := range p.links {
+		if l.member.ID < p.o.Self {
+			continue // it dials us
+		}
+		for _, lane := range []string{laneMain, laneBulk} {
+			p.wg.Add(1)
+			go l.dialLoop(lane)
+		}
+	}
+	p.wg.Add(1)
+	go p.pingLoop()
+}
+
+// Close ends all connections, the listener and all goroutines, and waits for
+// them. What is queued is dropped. Nothing is delivered after it.
+func (p *Peers) Close() {
+	p.cancel()
+	if p.o.Listener != nil {
+		// An error means that it is closed already.
+		_ = p.o.Listener.Close()
+	}
+	p.wg.Wait()
+}
+
+// Run is Start, waiting for ctx to end, and Close.
+func (p *Peers) Run(ctx context.Context) {
+	p.Start()
+	<-ctx.Done()
+	p.Close()
+}
+
+// Send queues a message for a peer; it never blocks. See Dropped.
+func (p *Peers) Send(s Send) {
+	for _, l := range p.links {
+		if l.member.ID == s.To {
+			l.send(s)
+			return
+		}
+	}
+	p.dropped.Add(1)
+}
+
+// Dropped counts the messages that were not sent: the peer was not connected,
+// or its queue was full.
+func (p *Peers) Dropped() uint64 { return p.dropped.Load() }
+
+// UpdateHello changes what this replica says of itself, and tells the peers
+// that are connected.
+func (p *Peers) UpdateHello(h *pb.PeerHello) {
+	p.hello.Store(h)
+	for _, l := range p.links {
+		if l.main.Load() != nil {
+			l.send(Send{To: l.member.ID, Message: helloMessage(h, laneMain)})
+		}
+	}
+}
+
+func helloMessage(h *pb.PeerHello, lane string) *pb.PeerMessage {
+	h = proto.CloneOf(h)
+	h.Lane = lane
+	return &pb.PeerMessage{Body: &pb.PeerMessage_Hello{Hello: h}}
+}
+
+// pingLoop keeps idle connections from being given up. A ping is a frame
+// without content, which says nothing.
+func (p *Peers) pingLoop() {
+	defer p.wg.Done()
+	t := time.NewTicker(p.o.PingEvery)
+	defer t.Stop()
+	for {
+		select {
+		case <-p.ctx.Done():
+			return
+		case <-t.C:
+		}
+		for _, l := range p.links {
+			for _, lane := range []*atomic.Pointer[wire.Conn]{&l.main, &l.bulk} {
+				if c := lane.Load(); c != nil && c.Queued() == 0 {
+					// It may have ended: then its reader sees that.
+					_ = c.QueueBytes(wire.KindPeer, nil)
+				}
+			}
+		}
+	}
+}
+
+// pause waits for d or the end; false: the end.
+func (p *Peers) pause(d time.Duration) bool {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return true
+	case <-p.ctx.Done():
+		return false
+	}
+}
+
+// retries doubles the pause between dials, with jitter: replicas that restart
+// together do not knock in step.
+type retries struct {
+	next time.Duration
+}
+
+func (r *retries) delay(o *PeersOptions) time.Duration {
+	d := max(r.next, o.RetryMin)
+	r.next = min(2*d, o.RetryMax)
+	return d/2 + rand.N(d/2+1)
+}
+
+// quietLog remembers what was logged, so that a remote that keeps knocking
+// fills no log. It is bounded.
+type quietLog struct {
+	mu   sync.Mutex
+	last map[string]time.Time
+}
+
+// again reports whether key was not logged within logAgain.
+func (q *quietLog) again(key string) bool {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	now := time.Now()
+	if last, ok := q.last[key]; ok && now.Sub(last) < logAgain {
+		return false
+	}
+	if q.last == nil || len(q.last) >= 1024 {
+		q.last = map[string]time.Time{}
+	}
+	q.last[key] = now
+	return true
+}
+
+// forget lets the next line with key be logged.
+func (q *quietLog) forget(key string) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	delete(q.last, key)
+}

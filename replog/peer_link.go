@@ -1,0 +1,174 @@
+package replog
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/seed70370324/lockd/internal/wire"
+	"github.com/seed70370324/lockd/paxos"
+	"github.com/seed70370324/lockd/replog/pb"
+	"google.golang.org/protobuf/proto"
+)
+
+// errReplaced ends a connection in whose place the peer has made another.
+var errReplaced = errors.New("another connection took its place")
+
+// link is what there is to one peer.
+type link struct {
+	peers  *Peers
+	member paxos.Member
+
+	main, bulk atomic.Pointer[wire.Conn] // the connections in use, nil: none
+
+	// mu orders what is delivered about the peer: a connection that was replaced
+	// delivers nothing any more, neither a message nor its end.
+	mu sync.Mutex
+}
+
+func (l *link) lane(name string) *atomic.Pointer[wire.Conn] {
+	if name == laneBulk {
+		return &l.bulk
+	}
+	return &l.main
+}
+
+// send queues a message on its lane, or drops it.
+func (l *link) send(s Send) {
+	lane := &l.main
+	if s.Bulk {
+		lane = &l.bulk
+	}
+	c := lane.Load()
+	if c == nil {
+		l.peers.dropped.Add(1)
+		return
+	}
+	if n := proto.Size(s.Message); n > peerMaxFrame {
+		l.peers.dropped.Add(1)
+		l.peers.o.Logger.Error("a message for a replica is too large and was dropped", "peer", l.member.Name, "bytes", n, "limit", peerMaxFrame)
+		return
+	}
+	err := c.Queue(wire.KindPeer, s.Message)
+	if err == nil {
+		return
+	}
+	l.peers.dropped.Add(1)
+	if !errors.Is(err, wire.ErrClosed) && l.peers.quiet.again("send "+l.member.Name) {
+		l.peers.o.Logger.Warn("messages for a replica are dropped", "peer", l.member.Name, "bulk", s.Bulk, "reason", err)
+	}
+}
+
+// serve uses a connection as the peer's lane until it ends, and says why it
+// did. theirs is the other side's hello, ours the one that was sent.
+func (l *link) serve(c *wire.Conn, theirs, ours *pb.PeerHello) error {
+	lane := l.lane(theirs.GetLane())
+	l.begin(c, lane, theirs)
+	defer l.end(c, lane)
+	if now := l.peers.hello.Load(); now != ours && lane == &l.main {
+		// It changed before UpdateHello could find this connection.
+		l.send(Send{To: l.member.ID, Message: helloMessage(now, laneMain)})
+	}
+	c.SetReadTimeout(l.peers.o.ReadTimeout)
+	for {
+		kind, payload, err := c.Read()
+		if err != nil {
+			if lane.Load() != c {
+				return errReplaced
+			}
+			return l.why(c, err)
+		}
+		if kind != wire.KindPeer || len(payload) == 0 {
+			continue // a ping, or something newer than we are
+		}
+		m := new(pb.PeerMessage)
+		if err := proto.Unmarshal(payload, m); err != nil {
+			return fmt.Errorf("it sent what is no message: %w", err)
+		}
+		if m.Body == nil {
+			continue
+		}
+		if !l.received(c, lane, m, len(payload)) {
+			return errReplaced
+		}
+	}
+}
+
+// begin puts the connection in use; one that was in use ends.
+func (l *link) begin(c *wire.Conn, lane *atomic.Pointer[wire.Conn], h *pb.PeerHello) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	old := lane.Swap(c)
+	if old != nil {
+		// Its reader notices at once, closes it and is not listened to any more.
+		old.SetReadTimeout(time.Nanosecond)
+	}
+	if lane == &l.main {
+		l.peers.deliver(PeerConnected{Hello: h}, 0)
+	}
+}
+
+func (l *link) end(c *wire.Conn, lane *atomic.Pointer[wire.Conn]) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if lane.CompareAndSwap(c, nil) && lane == &l.main {
+		l.peers.deliver(PeerDisconnected{Peer: l.member.ID}, 0)
+	}
+}
+
+// received delivers a message; false: the connection is not in use any more.
+func (l *link) received(c *wire.Conn, lane *atomic.Pointer[wire.Conn], m *pb.PeerMessage, bytes int) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if lane.Load() != c {
+		return false
+	}
+	l.peers.deliver(PeerReceived{Peer: l.member.ID, Message: m}, bytes)
+	return true
+}
+
+// why puts the end of a connection into words.
+func (l *link) why(c *wire.Conn, err error) error {
+	if cause := c.Err(); cause != nil {
+		err = cause // the writer saw it first
+	}
+	switch {
+	case l.peers.ctx.Err() != nil:
+		return l.peers.ctx.Err()
+	case errors.Is(err, io.EOF):
+		return errors.New("it closed the connection")
+	case errors.Is(err, os.ErrDeadlineExceeded):
+		return fmt.Errorf("nothing could be exchanged for %v: %w", l.peers.o.ReadTimeout, err)
+	}
+	return err
+}
+
+// newConn frames a connection between replicas.
+func (p *Peers) newConn(nc net.Conn, accepted bool) *wire.Conn {
+	return wire.NewConn(nc, wire.Options{
+		Accepted:       accepted,
+		MaxFrame:       peerMaxFrame,
+		QueueBytes:     peerQueueBytes,
+		WriteTimeout:   p.o.ReadTimeout,
+		ReadTimeout:    p.o.HelloTimeout,
+		PrefaceTimeout: p.o.HelloTimeout,
+	})
+}
+
+// readHello reads the other side's first frame.
+func readHello(c *wire.Conn) (*pb.PeerHello, error) {
+	kind, payload, err := c.Read()
+	if err != nil {
+		return nil, err
+	}
+	m := new(pb.PeerMessage)
+	if err := proto.Unmarshal(payload, m); err != nil || kind != wire.KindPeer || m.GetHello() == nil {
+		return nil, errors.New("it did not begin with a hello of a replica: is this a replica's peer port?")
+	}
+	return m.GetHello(), nil
+}
