@@ -1,2 +1,1 @@
 package replog
-type Storage struct{}

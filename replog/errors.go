@@ -1,0 +1,78 @@
+package replog
+
+import (
+	"fmt"
+	"strings"
+)
+
+// DamagedError says that what is on disk is not what was made durable there:
+// it was changed or lost afterwards. A replica that has forgotten a vote could
+// make two values be chosen in one slot, so it does not start with this data.
+// Nothing was changed by looking.
+type DamagedError struct {
+	Dir    string // data directory, if known
+	File   string // within it
+	Offset int64
+	What   string
+	// Doubtful: only the last flush is bad, and its mark names it. It may have
+	// been acknowledged (then the disk lost it) or not (then a power cut tore
+	// it); one replica alone cannot know.
+	Doubtful bool
+}
+
+func (e *DamagedError) Error() string {
+	var b strings.Builder
+	b.WriteString("the data ")
+	if e.Dir != "" {
+		b.WriteString("in " + e.Dir + " ")
+	}
+	fmt.Fprintf(&b, "is damaged: %s, byte %d: %s", e.File, e.Offset, e.What)
+	if e.Doubtful {
+		b.WriteString(" (a torn last write or a bad sector: this cannot be told from here)")
+	}
+	b.WriteString("; the replica may have forgotten votes and does not start with it." +
+		" The others go on without it. Keep a copy of the directory; if the disk had an error, bring back" +
+		" the very same files from the disk itself, never from an older copy")
+	return b.String()
+}
+
+// ForeignError says that the directory holds another replica's data, or
+// something that is no replica's data at all.
+type ForeignError struct {
+	Dir                      string
+	FoundCell, FoundReplica  string // empty: no replica's data
+	AskedCell, AskedReplica  string
+	Found                    string // what else is there, if it is no replica's data
+	FoundIncarnation, Wanted uint64 // differ: files of another life of this replica
+}
+
+func (e *ForeignError) Error() string {
+	dir := "the data directory"
+	if e.Dir != "" {
+		dir = e.Dir
+	}
+	switch {
+	case e.Found != "":
+		return fmt.Sprintf("%s is not empty and is no replica's data (%s): give replica %q of cell %q an empty directory",
+			dir, e.Found, e.AskedReplica, e.AskedCell)
+	case e.FoundIncarnation != e.Wanted:
+		return fmt.Sprintf("%s mixes the data of two lives of replica %q of cell %q (incarnations %016x and %016x): files were copied into it",
+			dir, e.AskedReplica, e.AskedCell, e.FoundIncarnation, e.Wanted)
+	}
+	return fmt.Sprintf("%s holds the data of replica %q of cell %q, not of replica %q of cell %q: give the right directory or the right name and cell",
+		dir, e.FoundReplica, e.FoundCell, e.AskedReplica, e.AskedCell)
+}
+
+// InUseError says that another process has the directory open.
+type InUseError struct {
+	Dir string
+	PID int // 0 unknown
+}
+
+func (e *InUseError) Error() string {
+	by := "another process"
+	if e.PID != 0 {
+		by = fmt.Sprintf("process %d", e.PID)
+	}
+	return fmt.Sprintf("the data directory %s is in use by %s: stop that one, or give another directory", e.Dir, by)
+}

@@ -1,0 +1,210 @@
+package replog
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+)
+
+// OSFS is the real file system, rooted in a directory.
+type OSFS struct {
+	dir string
+}
+
+var (
+	_ FS     = (*OSFS)(nil)
+	_ Locker = (*OSFS)(nil)
+)
+
+// NewOSFS makes the directory if it is not there (readable by the owner only).
+func NewOSFS(dir string) (*OSFS, error) {
+	abs, err := filepath.Abs(dir)
+	if err != nil {
+		return nil, fmt.Errorf("data directory %s: %w", dir, err)
+	}
+	if err := os.MkdirAll(abs, 0o700); err != nil {
+		return nil, fmt.Errorf("making the data directory %s: %w", abs, err)
+	}
+	// The directory's own name must be durable before anything in it counts.
+	if err := syncPath(filepath.Dir(abs)); err != nil && !errors.Is(err, fs.ErrPermission) {
+		return nil, fmt.Errorf("making the data directory %s durable: %w", abs, err)
+	}
+	return &OSFS{dir: abs}, nil
+}
+
+// String is the directory.
+func (o *OSFS) String() string { return o.dir }
+
+func (o *OSFS) path(name string) (string, error) {
+	local := filepath.FromSlash(name)
+	if name != "" && !filepath.IsLocal(local) {
+		return "", fmt.Errorf("the name %q leaves the data directory", name)
+	}
+	return filepath.Join(o.dir, local), nil
+}
+
+// Create implements FS.
+func (o *OSFS) Create(name string) (File, error) {
+	return o.open(name, os.O_RDWR|os.O_CREATE|os.O_EXCL)
+}
+
+// Open implements FS.
+func (o *OSFS) Open(name string) (File, error) { return o.open(name, os.O_RDWR) }
+
+func (o *OSFS) open(name string, flags int) (File, error) {
+	path, err := o.path(name)
+	if err != nil {
+		return nil, err
+	}
+	f, err := os.OpenFile(path, flags, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	return &osFile{f: f}, nil
+}
+
+// Rename implements FS.
+func (o *OSFS) Rename(from, to string) error {
+	a, err := o.path(from)
+	if err != nil {
+		return err
+	}
+	b, err := o.path(to)
+	if err != nil {
+		return err
+	}
+	return os.Rename(a, b)
+}
+
+// Remove implements FS.
+func (o *OSFS) Remove(name string) error {
+	path, err := o.path(name)
+	if err != nil {
+		return err
+	}
+	return os.Remove(path)
+}
+
+// List implements FS.
+func (o *OSFS) List(dir string) ([]string, error) {
+	path, err := o.path(dir)
+	if err != nil {
+		return nil, err
+	}
+	entries, err := os.ReadDir(path)
+	if err != nil {
+		return nil, err
+	}
+	names := make([]string, len(entries))
+	for i, e := range entries {
+		names[i] = e.Name()
+	}
+	return names, nil
+}
+
+// MkdirAll implements FS.
+func (o *OSFS) MkdirAll(dir string) error {
+	path, err := o.path(dir)
+	if err != nil {
+		return err
+	}
+	return os.MkdirAll(path, 0o700)
+}
+
+// SyncDir implements FS.
+func (o *OSFS) SyncDir(dir string) error {
+	path, err := o.path(dir)
+	if err != nil {
+		return err
+	}
+	return syncPath(path)
+}
+
+func syncPath(path string) (err error) {
+	d, err := os.Open(path)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, d.Close()) }()
+	return d.Sync()
+}
+
+// Lock implements Locker: the lock is on the file LOCK, goes with the process
+// however it ends, and the file tells its pid.
+func (o *OSFS) Lock() (release func() error, err error) {
+	path := filepath.Join(o.dir, lockName)
+	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
+	if err != nil {
+		return nil, fmt.Errorf("opening the lock of the data directory: %w", err)
+	}
+	held, err := lockFile(f)
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("locking %s: %w", path, err), f.Close())
+	}
+	if held {
+		return nil, errors.Join(&InUseError{Dir: o.dir, PID: readPID(f)}, f.Close())
+	}
+	// Only a help for who finds the directory in use: no reason not to start.
+	// A LOCK of another program's stays as it is.
+	if info, err := f.Stat(); err == nil && (info.Size() == 0 || readPID(f) != 0) && f.Truncate(0) == nil {
+		_, _ = f.WriteAt([]byte(strconv.Itoa(os.Getpid())+"\n"), 0)
+	}
+	return f.Close, nil
+}
+
+func readPID(f *os.File) int {
+	var b [32]byte
+	n, _ := f.ReadAt(b[:], 0)
+	pid, err := strconv.Atoi(strings.TrimSpace(string(b[:n])))
+	if err != nil || pid < 0 {
+		return 0
+	}
+	return pid
+}
+
+// osFile is an open file.
+type osFile struct {
+	f *os.File
+}
+
+func (f *osFile) ReadAt(p []byte, off int64) (int, error)  { return f.f.ReadAt(p, off) }
+func (f *osFile) WriteAt(p []byte, off int64) (int, error) { return f.f.WriteAt(p, off) }
+func (f *osFile) Truncate(size int64) error                { return f.f.Truncate(size) }
+func (f *osFile) Close() error                             { return f.f.Close() }
+func (f *osFile) Sync() error                              { return syncData(f.f) }
+
+func (f *osFile) Size() (int64, error) {
+	info, err := f.f.Stat()
+	if err != nil {
+		return 0, err
+	}
+	return info.Size(), nil
+}
+
+// Preallocate writes real zeros: then a later flush changes no metadata, and
+// costs one write to the device instead of two.
+func (f *osFile) Preallocate(size int64) error {
+	have, err := f.Size()
+	if err != nil {
+		return err
+	}
+	if have >= size {
+		return nil
+	}
+	if err := reserve(f.f, have, size-have); err != nil {
+		return err
+	}
+	zeros := make([]byte, min(size-have, 1<<20))
+	for have < size {
+		n := min(int64(len(zeros)), size-have)
+		if _, err := f.f.WriteAt(zeros[:n], have); err != nil {
+			return err
+		}
+		have += n
+	}
+	return nil
+}

@@ -1,0 +1,151 @@
+package replog
+
+import (
+	"encoding/binary"
+	"fmt"
+	"hash/crc32"
+	"strconv"
+	"strings"
+
+	"google.golang.org/protobuf/proto"
+
+	"github.com/seed70370324/lockd/paxos"
+	"github.com/seed70370324/lockd/replog/pb"
+)
+
+const (
+	logDir        = "log"
+	segmentSuffix = ".seg"
+	tempSuffix    = ".tmp"
+
+	// formatVersion of identity, segments and snapshots.
+	formatVersion = 1
+
+	// The two marks have a block of their own each: a write of one that is torn
+	// harms neither the other nor the header.
+	markBlock  = 4096
+	markCount  = 2
+	headerAt   = markCount * markBlock
+	markMagic  = 0x6b72616d646b636c // "lckdmark"
+	markBytes  = 40
+	minSegment = 16 << 10
+)
+
+// segment is one file of the log.
+type segment struct {
+	number uint64
+	file   File
+	size   int64  // of the file
+	seed   uint32 // of its records and marks
+	start  int64  // of the first record
+	end    int64  // of the last one
+
+	// Guarded by wal.mu.
+	min, max paxos.Slot // slots of its entries; max 0: none
+	refs     int        // reads under way
+	dropped  bool       // close when refs is 0
+}
+
+func segmentName(number uint64) string {
+	return fmt.Sprintf("%s/%016d%s", logDir, number, segmentSuffix)
+}
+
+// parseSegmentName takes a name within logDir.
+func parseSegmentName(name string) (uint64, bool) {
+	return parseNumberedName(name, segmentSuffix)
+}
+
+func parseNumberedName(name, suffix string) (uint64, bool) {
+	digits, ok := strings.CutSuffix(name, suffix)
+	if !ok || len(digits) < 16 {
+		return 0, false
+	}
+	n, err := strconv.ParseUint(digits, 10, 64)
+	if err != nil || n == 0 || fmt.Sprintf("%016d", n) != digits {
+		return 0, false
+	}
+	return n, true
+}
+
+// covers notes that the segment holds an entry of slot.
+func (s *segment) covers(slot paxos.Slot) {
+	if s.max == 0 || slot < s.min {
+		s.min = slot
+	}
+	if slot > s.max {
+		s.max = slot
+	}
+}
+
+// mark names a flush: it says that the records from start to end belong to it
+// or to earlier ones and were written before it was made durable.
+type mark struct {
+	flush      uint64
+	start, end int64
+}
+
+func encodeMark(m mark, seed uint32, slot int) []byte {
+	b := make([]byte, markBytes)
+	binary.LittleEndian.PutUint64(b[0:], markMagic)
+	binary.LittleEndian.PutUint64(b[16:], m.flush)
+	binary.LittleEndian.PutUint64(b[24:], uint64(m.start))
+	binary.LittleEndian.PutUint64(b[32:], uint64(m.end))
+	binary.LittleEndian.PutUint32(b[8:], markSum(b, seed, slot))
+	return b
+}
+
+func markSum(b []byte, seed uint32, slot int) uint32 {
+	sum := crc32.Update(seed, castagnoli, b[0:8])
+	sum = crc32.Update(sum, castagnoli, b[16:markBytes])
+	return crc32.Update(sum, castagnoli, []byte{byte(slot)})
+}
+
+func decodeMark(b []byte, seed uint32, slot int) (mark, bool) {
+	if len(b) < markBytes || binary.LittleEndian.Uint64(b) != markMagic ||
+		binary.LittleEndian.Uint32(b[12:]) != 0 ||
+		binary.LittleEndian.Uint32(b[8:]) != markSum(b, seed, slot) {
+		return mark{}, false
+	}
+	m := mark{
+		flush: binary.LittleEndian.Uint64(b[16:]),
+		start: int64(binary.LittleEndian.Uint64(b[24:])),
+		end:   int64(binary.LittleEndian.Uint64(b[32:])),
+	}
+	return m, m.start >= headerAt && m.start <= m.end
+}
+
+// markOffset is where a mark stands.
+func markOffset(slot int) int64 { return int64(slot) * markBlock }
+
+// headerSeed of a segment does not depend on the incarnation, so that a header
+// of another replica's segment can be read and named.
+func headerSeed(number uint64) uint32 { return frameSeed(0, number) }
+
+// encodeHeader gives the header frame of a segment.
+func encodeHeader(h *pb.SegmentHeader) ([]byte, error) {
+	payload, err := proto.Marshal(h)
+	if err != nil {
+		return nil, fmt.Errorf("encoding the header of segment %d: %w", h.Segment, err)
+	}
+	return appendFrame(nil, headerSeed(h.Segment), headerAt, frameSegment, 0, payload), nil
+}
+
+// readHeader reads and checks the header frame of segment number; size is the
+// room that the frame takes.
+func readHeader(w *window, number uint64) (h *pb.SegmentHeader, size int, err error) {
+	f, err := w.frame(headerAt, headerSeed(number))
+	if err != nil {
+		return nil, 0, err
+	}
+	if f.kind != frameSegment {
+		return nil, 0, &badFrame{"the header is of another kind"}
+	}
+	h = &pb.SegmentHeader{}
+	if err := proto.Unmarshal(f.payload, h); err != nil {
+		return nil, 0, &badFrame{"the header cannot be decoded"}
+	}
+	if h.Segment != number {
+		return nil, 0, &badFrame{fmt.Sprintf("the header is that of segment %d", h.Segment)}
+	}
+	return h, f.size, nil
+}

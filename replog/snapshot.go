@@ -1,0 +1,309 @@
+package replog
+
+import (
+	"bufio"
+	"errors"
+	"fmt"
+	"io"
+
+	"github.com/klauspost/compress/zstd"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/seed70370324/lockd/paxos"
+	"github.com/seed70370324/lockd/replog/pb"
+)
+
+const (
+	snapDir         = "snap"
+	snapSuffix      = ".snap"
+	damagedSuffix   = ".damaged"
+	snapMagic       = "lckdsnap"
+	chunkBytes      = 256 << 10
+	snapSyncBytes   = 8 << 20 // made durable piece by piece: a large fsync at the end would hold up the log's
+	snapWindow      = 1 << 20 // of the compressor
+	snapMaxWindow   = 16 << 20
+	snapshotMarker  = 0x736e6170 // owner in the seed of a snapshot's frames
+	maxSnapshotMeta = 1 << 20
+)
+
+func snapshotName(slot paxos.Slot) string {
+	return fmt.Sprintf("%s/%016d%s", snapDir, uint64(slot), snapSuffix)
+}
+
+// snapshotSeed does not depend on the replica: the file is handed on as it is.
+func snapshotSeed() uint32 { return frameSeed(snapshotMarker, 0) }
+
+// chunkWriter cuts a stream into checksummed chunks.
+type chunkWriter struct {
+	f        File
+	off      int64 // of the next frame
+	synced   int64
+	buf      []byte // frame header and the chunk so far
+	frames   uint64
+	trailer  pb.SnapshotTrailer
+	writeErr error
+}
+
+func (c *chunkWriter) Write(p []byte) (int, error) {
+	n := len(p)
+	for len(p) > 0 {
+		if len(c.buf) == 0 {
+			c.buf = beginFrame(c.buf)
+		}
+		take := min(len(p), chunkBytes-(len(c.buf)-frameHeader))
+		c.buf = append(c.buf, p[:take]...)
+		p = p[take:]
+		if len(c.buf)-frameHeader == chunkBytes {
+			if err := c.flush(); err != nil {
+				return 0, err
+			}
+		}
+	}
+	return n, nil
+}
+
+func (c *chunkWriter) flush() error {
+	if len(c.buf) == 0 {
+		return nil
+	}
+	c.trailer.Chunks++
+	c.trailer.Compressed += uint64(len(c.buf) - frameHeader)
+	c.buf = endFrame(c.buf, 0, frameChunk, c.frames)
+	return c.writeFrame()
+}
+
+// frame writes a frame of its own (meta, trailer).
+func (c *chunkWriter) frame(t frameType, m proto.Message) error {
+	var err error
+	if c.buf, err = (proto.MarshalOptions{}).MarshalAppend(beginFrame(c.buf[:0]), m); err != nil {
+		return err
+	}
+	c.buf = endFrame(c.buf, 0, t, c.frames)
+	return c.writeFrame()
+}
+
+func (c *chunkWriter) writeFrame() error {
+	sealFrame(c.buf, snapshotSeed(), c.off)
+	if _, err := c.f.WriteAt(c.buf, c.off); err != nil {
+		return err
+	}
+	c.off += int64(len(c.buf))
+	c.frames++
+	c.buf = c.buf[:0]
+	if c.off-c.synced >= snapSyncBytes {
+		c.synced = c.off
+		return c.f.Sync()
+	}
+	return nil
+}
+
+// counter counts what goes into the compressor.
+type counter struct {
+	w io.Writer
+	n uint64
+}
+
+func (c *counter) Write(p []byte) (int, error) {
+	n, err := c.w.Write(p)
+	c.n += uint64(n)
+	return n, err
+}
+
+// writeSnapshot writes a whole snapshot file and makes its content durable. It
+// gives the file's size.
+func writeSnapshot(f File, meta *pb.SnapshotMeta, s Snapshot) (int64, error) {
+	if _, err := f.WriteAt([]byte(snapMagic), 0); err != nil {
+		return 0, err
+	}
+	c := &chunkWriter{f: f, off: int64(len(snapMagic))}
+	if err := c.frame(frameMeta, meta); err != nil {
+		return 0, err
+	}
+	// One goroutine only: this must be the same in every run, and the cores
+	// have other work.
+	enc, err := zstd.NewWriter(c, zstd.WithEncoderConcurrency(1), zstd.WithEncoderLevel(zstd.SpeedFastest),
+		zstd.WithWindowSize(snapWindow), zstd.WithLowerEncoderMem(true))
+	if err != nil {
+		return 0, err
+	}
+	in := &counter{w: enc}
+	buffered := bufio.NewWriterSize(in, 64<<10)
+	err = s.WriteSnapshot(buffered)
+	if err == nil {
+		err = buffered.Flush()
+	}
+	if err = errors.Join(err, enc.Close()); err != nil {
+		return 0, err
+	}
+	if err := c.flush(); err != nil {
+		return 0, err
+	}
+	c.trailer.Raw = in.n
+	if err := c.frame(frameTrailer, &c.trailer); err != nil {
+		return 0, err
+	}
+	return c.off, f.Sync()
+}
+
+// snapReader reads the frames of a snapshot file in order.
+type snapReader struct {
+	name    string
+	w       window
+	off     int64
+	frames  uint64
+	rest    []byte // of the current chunk
+	seen    pb.SnapshotTrailer
+	trailer *pb.SnapshotTrailer // once the end is reached
+}
+
+func (r *snapReader) damaged(format string, args ...any) error {
+	return &DamagedError{File: r.name, Offset: r.off, What: fmt.Sprintf(format, args...)}
+}
+
+func (r *snapReader) next() (frame, error) {
+	fr, err := r.w.frame(r.off, snapshotSeed())
+	if isBadFrame(err) {
+		return frame{}, r.damaged("a piece of the snapshot is bad: %v", err)
+	} else if err != nil {
+		return frame{}, fmt.Errorf("reading %s: %w", r.name, err)
+	}
+	if fr.sequence != r.frames {
+		return frame{}, r.damaged("piece %d of the snapshot stands where piece %d belongs", fr.sequence, r.frames)
+	}
+	r.frames++
+	r.off += int64(fr.size)
+	return fr, nil
+}
+
+// openSnapshot reads the head of a snapshot file.
+func openSnapshot(f File, name string) (*snapReader, *pb.SnapshotMeta, error) {
+	size, err := f.Size()
+	if err != nil {
+		return nil, nil, fmt.Errorf("size of %s: %w", name, err)
+	}
+	r := &snapReader{name: name, w: window{f: f, size: size}}
+	magic, err := r.w.at(0, len(snapMagic))
+	if err != nil {
+		return nil, nil, fmt.Errorf("reading %s: %w", name, err)
+	}
+	if string(magic) != snapMagic {
+		return nil, nil, r.damaged("no snapshot begins here")
+	}
+	r.off = int64(len(snapMagic))
+	fr, err := r.next()
+	if err != nil {
+		return nil, nil, err
+	}
+	meta := &pb.SnapshotMeta{}
+	if fr.kind != frameMeta || proto.Unmarshal(fr.payload, meta) != nil || meta.Slot == 0 {
+		return nil, nil, r.damaged("the snapshot's head cannot be decoded")
+	}
+	if meta.Format != formatVersion {
+		return nil, nil, fmt.Errorf("%s has format %d, this version of lockd reads format %d: start the version that wrote it",
+			name, meta.Format, formatVersion)
+	}
+	return r, meta, nil
+}
+
+// chunk gives the next piece of the compressed stream, io.EOF at the end.
+func (r *snapReader) chunk() ([]byte, error) {
+	if r.trailer != nil {
+		return nil, io.EOF
+	}
+	fr, err := r.next()
+	if err != nil {
+		return nil, err
+	}
+	switch fr.kind {
+	case frameChunk:
+		r.seen.Chunks++
+		r.seen.Compressed += uint64(len(fr.payload))
+		return fr.payload, nil
+	case frameTrailer:
+		t := &pb.SnapshotTrailer{}
+		if err := proto.Unmarshal(fr.payload, t); err != nil {
+			return nil, r.damaged("the snapshot's end cannot be decoded")
+		}
+		if t.Chunks != r.seen.Chunks || t.Compressed != r.seen.Compressed {
+			return nil, r.damaged("the snapshot has %d pieces of %d bytes, its end says %d of %d",
+				r.seen.Chunks, r.seen.Compressed, t.Chunks, t.Compressed)
+		}
+		if r.off != r.w.size {
+			return nil, r.damaged("%d bytes follow the snapshot's end", r.w.size-r.off)
+		}
+		r.trailer = t
+		return nil, io.EOF
+	}
+	return nil, r.damaged("a piece of kind %d in a snapshot", fr.kind)
+}
+
+// Read gives the compressed stream.
+func (r *snapReader) Read(p []byte) (int, error) {
+	for len(r.rest) == 0 {
+		var err error
+		if r.rest, err = r.chunk(); err != nil {
+			return 0, err
+		}
+	}
+	n := copy(p, r.rest)
+	r.rest = r.rest[n:]
+	return n, nil
+}
+
+// verifySnapshot reads a whole snapshot file and checks every checksum in it.
+func verifySnapshot(f File, name string) (*pb.SnapshotMeta, error) {
+	r, meta, err := openSnapshot(f, name)
+	if err != nil {
+		return nil, err
+	}
+	for {
+		if _, err := r.chunk(); errors.Is(err, io.EOF) {
+			return meta, nil
+		} else if err != nil {
+			return nil, err
+		}
+	}
+}
+
+// decodeSnapshot decodes a snapshot file that verifySnapshot found good. An
+// error then means that the content is not understood.
+func decodeSnapshot(f File, name string, decode Decode) (any, error) {
+	if decode == nil {
+		return nil, fmt.Errorf("there is a snapshot %s, but nothing to decode it with", name)
+	}
+	r, _, err := openSnapshot(f, name)
+	if err != nil {
+		return nil, err
+	}
+	dec, err := zstd.NewReader(r, zstd.WithDecoderConcurrency(1), zstd.WithDecoderLowmem(true),
+		zstd.WithDecoderMaxWindow(snapMaxWindow))
+	if err != nil {
+		return nil, fmt.Errorf("decompressing %s: %w", name, err)
+	}
+	defer dec.Close()
+	out := &countingReader{r: dec}
+	state, err := decode(out)
+	if err != nil {
+		return nil, fmt.Errorf("the snapshot %s is intact, but cannot be decoded (was it written by a newer version?): %w", name, err)
+	}
+	if extra, err := io.Copy(io.Discard, out); err != nil {
+		return nil, fmt.Errorf("decompressing %s: %w", name, err)
+	} else if extra > 0 {
+		return nil, fmt.Errorf("the snapshot %s is intact, but %d bytes of it were not understood (was it written by a newer version?)", name, extra)
+	}
+	if r.trailer == nil || out.n != r.trailer.Raw {
+		return nil, fmt.Errorf("the snapshot %s is intact, but decompresses to %d bytes, which is not what its end says", name, out.n)
+	}
+	return state, nil
+}
+
+type countingReader struct {
+	r io.Reader
+	n uint64
+}
+
+func (c *countingReader) Read(p []byte) (int, error) {
+	n, err := c.r.Read(p)
+	c.n += uint64(n)
+	return n, err
+}

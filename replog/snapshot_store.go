@@ -1,0 +1,400 @@
+package replog
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"strings"
+	"sync"
+
+	"github.com/seed70370324/lockd/paxos"
+	"github.com/seed70370324/lockd/replog/pb"
+)
+
+const (
+	snapshotsKept    = 2
+	incomingName     = snapDir + "/incoming.part"
+	defaultReadChunk = 256 << 10
+	maxReadChunk     = 4 << 20
+	maxSnapshotBytes = 1 << 40
+)
+
+// snapshots are the snapshot files.
+type snapshots struct {
+	fs     FS
+	stop   *failStop
+	id     *pb.Identity
+	decode Decode
+
+	saving sync.Mutex // one at a time is written
+
+	mu   sync.Mutex
+	kept []paxos.Slot // good ones, ascending
+	base paxos.Slot   // the log below it is gone: older snapshots are of no use
+	// The one that a follower is fetching is kept besides, as long as it makes
+	// progress.
+	reading  paxos.Slot
+	readFile File
+	progress bool // it was read since the last snapshot was made
+
+	receiving sync.Mutex
+	part      *incoming
+}
+
+// incoming is the snapshot that is being received.
+type incoming struct {
+	slot paxos.Slot
+	size int64
+	got  int64
+	file File
+}
+
+// snapshotsFound is what is in the directory; nothing is changed yet.
+type snapshotsFound struct {
+	good      []paxos.Slot // ascending, at most all
+	damaged   []paxos.Slot
+	damage    []error // of each of damaged
+	leftovers []string
+	newest    *pb.SnapshotMeta // of the newest good one
+}
+
+// readSnapshots verifies every snapshot there is.
+func readSnapshots(fsys FS, id *pb.Identity) (*snapshotsFound, error) {
+	names, err := fsys.List(snapDir)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, fmt.Errorf("reading the directory %s: %w", snapDir, err)
+	}
+	found := &snapshotsFound{}
+	for _, name := range names {
+		slot, ok := parseNumberedName(name, snapSuffix)
+		switch {
+		case ok:
+			if err := found.verify(fsys, paxos.Slot(slot), id); err != nil {
+				return nil, err
+			}
+		case strings.HasSuffix(name, tempSuffix) || snapDir+"/"+name == incomingName:
+			found.leftovers = append(found.leftovers, snapDir+"/"+name)
+		case strings.HasSuffix(name, damagedSuffix):
+		default:
+			return nil, fmt.Errorf("the file %s/%s is none of the log's: take it away, then start again", snapDir, name)
+		}
+	}
+	return found, nil
+}
+
+func (s *snapshotsFound) verify(fsys FS, slot paxos.Slot, id *pb.Identity) (err error) {
+	name := snapshotName(slot)
+	f, err := fsys.Open(name)
+	if err != nil {
+		return fmt.Errorf("opening %s: %w", name, err)
+	}
+	defer func() { err = errors.Join(err, f.Close()) }()
+	meta, err := verifySnapshot(f, name)
+	if err == nil && paxos.Slot(meta.Slot) != slot {
+		err = &DamagedError{File: name, What: fmt.Sprintf("the file holds the snapshot of slot %d", meta.Slot)}
+	}
+	var damage *DamagedError
+	switch {
+	case errors.As(err, &damage):
+		s.damaged, s.damage = append(s.damaged, slot), append(s.damage, err)
+		return nil
+	case err != nil:
+		return err
+	case meta.Cell != id.Cell:
+		return &ForeignError{FoundCell: meta.Cell, FoundReplica: id.Replica, AskedCell: id.Cell, AskedReplica: id.Replica,
+			FoundIncarnation: id.Incarnation, Wanted: id.Incarnation}
+	}
+	s.good, s.newest = append(s.good, slot), meta
+	return nil
+}
+
+// base is the slot of the newest good snapshot, 0 if there is none.
+func (s *snapshotsFound) base() paxos.Slot {
+	if len(s.good) == 0 {
+		return 0
+	}
+	return s.good[len(s.good)-1]
+}
+
+// reached is the highest slot that a snapshot, good or not, was made of: so
+// far the log was chosen.
+func (s *snapshotsFound) reached() paxos.Slot {
+	slot := s.base()
+	for _, d := range s.damaged {
+		slot = max(slot, d)
+	}
+	return slot
+}
+
+// load decodes the newest good snapshot.
+func (s *snapshotsFound) load(fsys FS, decode Decode) (state any, err error) {
+	name := snapshotName(s.base())
+	f, err := fsys.Open(name)
+	if err != nil {
+		return nil, fmt.Errorf("opening %s: %w", name, err)
+	}
+	defer func() { err = errors.Join(err, f.Close()) }()
+	return decodeSnapshot(f, name, decode)
+}
+
+// repair removes what a crash left and puts damaged files aside.
+func (s *snapshotsFound) repair(fsys FS) (notes []string, err error) {
+	for _, name := range s.leftovers {
+		if err := fsys.Remove(name); err != nil {
+			return nil, fmt.Errorf("removing the leftover %s: %w", name, err)
+		}
+		notes = append(notes, "removed "+name+", left by an earlier stop")
+	}
+	for i, slot := range s.damaged {
+		name := snapshotName(slot)
+		if err := fsys.Rename(name, name+damagedSuffix); err != nil {
+			return nil, fmt.Errorf("putting the damaged %s aside: %w", name, err)
+		}
+		with := "the log alone"
+		if s.base() > 0 {
+			with = fmt.Sprintf("the snapshot of slot %d and the log behind it", s.base())
+		}
+		notes = append(notes, fmt.Sprintf("%v: the file was put aside as %s%s; going on with %s",
+			s.damage[i], name, damagedSuffix, with))
+	}
+	if err := fsys.SyncDir(snapDir); err != nil {
+		return nil, fmt.Errorf("making %s durable: %w", snapDir, err)
+	}
+	return notes, nil
+}
+
+// save writes a snapshot. An error leaves things as they were, unless it says
+// that the storage has stopped.
+func (s *snapshots) save(meta *pb.SnapshotMeta, snap Snapshot) error {
+	s.saving.Lock()
+	defer s.saving.Unlock()
+	if err := s.stop.check(); err != nil {
+		return err
+	}
+	slot := paxos.Slot(meta.Slot)
+	if slot == 0 {
+		return errors.New("saving a snapshot: it has no slot")
+	}
+	if s.superfluous(slot) {
+		return nil
+	}
+	name := snapshotName(slot)
+	if err := s.writeTemp(name+tempSuffix, meta, snap); err != nil {
+		return fmt.Errorf("saving the snapshot of slot %d: %w", slot, err)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if slot <= s.base {
+		return s.fs.Remove(name + tempSuffix)
+	}
+	if err := s.name(name+tempSuffix, slot); err != nil {
+		return err
+	}
+	return s.retain()
+}
+
+// superfluous: that snapshot is there, or the log has gone on without it.
+func (s *snapshots) superfluous(slot paxos.Slot) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, k := range s.kept {
+		if k == slot {
+			return true
+		}
+	}
+	return slot <= s.base
+}
+
+func (s *snapshots) writeTemp(temp string, meta *pb.SnapshotMeta, snap Snapshot) (err error) {
+	f, err := s.fs.Create(temp)
+	if err != nil {
+		return err
+	}
+	_, err = writeSnapshot(f, meta, snap)
+	if err = errors.Join(err, f.Close()); err != nil {
+		// Nothing refers to it; what cannot be removed now goes at the next start.
+		return errors.Join(err, s.fs.Remove(temp))
+	}
+	return nil
+}
+
+// name gives a durable temporary file its name, durably; mu is held.
+func (s *snapshots) name(temp string, slot paxos.Slot) error {
+	name := snapshotName(slot)
+	if err := s.fs.Rename(temp, name); err != nil {
+		return s.stop.fail("naming "+name, err)
+	}
+	if err := s.fs.SyncDir(snapDir); err != nil {
+		return s.stop.fail("making the name of "+name+" durable", err)
+	}
+	at := len(s.kept)
+	for at > 0 && s.kept[at-1] >= slot {
+		at--
+	}
+	if at < len(s.kept) && s.kept[at] == slot {
+		return nil
+	}
+	s.kept = append(s.kept, 0)
+	copy(s.kept[at+1:], s.kept[at:])
+	s.kept[at] = slot
+	return nil
+}
+
+// retain removes what is older than the newest two; mu is held.
+func (s *snapshots) retain() error {
+	pinned := paxos.Slot(0)
+	if s.progress {
+		pinned = s.reading
+	}
+	s.progress = false
+	var gone []paxos.Slot
+	kept := s.kept[:0:0]
+	for i, slot := range s.kept {
+		if i < len(s.kept)-snapshotsKept && slot != pinned {
+			gone = append(gone, slot)
+		} else {
+			kept = append(kept, slot)
+		}
+	}
+	s.kept = kept
+	return s.remove(gone)
+}
+
+// remove removes snapshots and, if there are two good ones, also what was put
+// aside as damaged; mu is held.
+func (s *snapshots) remove(gone []paxos.Slot) error {
+	var names []string
+	for _, slot := range gone {
+		if slot == s.reading {
+			s.endReading()
+		}
+		names = append(names, snapshotName(slot))
+	}
+	if len(s.kept) >= snapshotsKept {
+		all, err := s.fs.List(snapDir)
+		if err != nil {
+			return s.stop.fail("reading the directory "+snapDir, err)
+		}
+		for _, n := range all {
+			if strings.HasSuffix(n, damagedSuffix) {
+				names = append(names, snapDir+"/"+n)
+			}
+		}
+	}
+	if len(names) == 0 {
+		return nil
+	}
+	for _, n := range names {
+		if err := s.fs.Remove(n); err != nil {
+			return s.stop.fail("removing "+n, err)
+		}
+	}
+	if err := s.fs.SyncDir(snapDir); err != nil {
+		return s.stop.fail("making removals in "+snapDir+" durable", err)
+	}
+	return nil
+}
+
+// oldest is the slot up to which the log may go: that of the oldest kept
+// snapshot, if there is another one to fall back from.
+func (s *snapshots) oldest() paxos.Slot {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if len(s.kept) < snapshotsKept {
+		return 0
+	}
+	return s.kept[0]
+}
+
+// newest gives the slot of the newest snapshot, 0 if there is none.
+func (s *snapshots) newest() paxos.Slot {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if len(s.kept) == 0 {
+		return 0
+	}
+	return s.kept[len(s.kept)-1]
+}
+
+// read gives a piece of a snapshot's file.
+func (s *snapshots) read(slot paxos.Slot, offset int64, limit int) (*pb.SnapshotChunk, error) {
+	if err := s.stop.check(); err != nil {
+		return nil, err
+	}
+	if limit <= 0 {
+		limit = defaultReadChunk
+	}
+	limit = min(limit, maxReadChunk)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	gone := &pb.SnapshotChunk{Slot: uint64(slot), Offset: uint64(max(offset, 0)), Gone: true}
+	if slot == 0 && len(s.kept) > 0 {
+		slot = s.kept[len(s.kept)-1]
+	}
+	if !s.has(slot) || offset < 0 {
+		return gone, nil
+	}
+	if err := s.startReading(slot); err != nil {
+		return nil, err
+	}
+	size, err := s.readFile.Size()
+	if err != nil {
+		return nil, fmt.Errorf("size of %s: %w", snapshotName(slot), err)
+	}
+	if offset >= size {
+		return gone, nil
+	}
+	data := make([]byte, min(int64(limit), size-offset))
+	if n, err := s.readFile.ReadAt(data, offset); n < len(data) {
+		if err == nil {
+			err = io.ErrUnexpectedEOF
+		}
+		return nil, fmt.Errorf("reading %s: %w", snapshotName(slot), err)
+	}
+	s.progress = true
+	last := offset+int64(len(data)) == size
+	if last {
+		s.endReading()
+	}
+	return &pb.SnapshotChunk{Slot: uint64(slot), Offset: uint64(offset), Data: data, Size: uint64(size), Last: last}, nil
+}
+
+func (s *snapshots) has(slot paxos.Slot) bool {
+	for _, k := range s.kept {
+		if k == slot && slot != 0 {
+			return true
+		}
+	}
+	return false
+}
+
+func (s *snapshots) startReading(slot paxos.Slot) error {
+	if s.reading == slot {
+		return nil
+	}
+	s.endReading()
+	f, err := s.fs.Open(snapshotName(slot))
+	if err != nil {
+		return fmt.Errorf("opening %s: %w", snapshotName(slot), err)
+	}
+	s.reading, s.readFile = slot, f
+	return nil
+}
+
+func (s *snapshots) endReading() {
+	if s.readFile != nil {
+		_ = s.readFile.Close() // it was only read
+	}
+	s.reading, s.readFile, s.progress = 0, nil, false
+}
+
+func (s *snapshots) close() error {
+	s.receiving.Lock()
+	err := s.dropPart()
+	s.receiving.Unlock()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.endReading()
+	return err
+}

@@ -1,0 +1,417 @@
+package replog
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"sync"
+
+	"google.golang.org/protobuf/proto"
+
+	"github.com/seed70370324/lockd/paxos"
+	"github.com/seed70370324/lockd/replog/pb"
+)
+
+const (
+	defaultSegmentBytes = 64 << 20
+	maxSegmentBytes     = 1 << 30
+)
+
+// Locker is offered by an FS that can keep other processes away. Lock fails
+// with an *InUseError if another one has it; it must not change anything else.
+type Locker interface {
+	Lock() (release func() error, err error)
+}
+
+// Storage is the durable part of a replica: identity, log and snapshots. Its
+// methods are StorageAPI's; they may be called by several goroutines, though
+// Append and Sync make sense from one.
+type Storage struct {
+	fs      FS
+	stop    failStop
+	release func() error
+	log     *wal
+	snaps   *snapshots
+
+	identity sync.Mutex
+	id       *pb.Identity
+}
+
+var _ StorageAPI = (*Storage)(nil)
+
+func (o *StorageOptions) check() error {
+	switch {
+	case o.FS == nil:
+		return errors.New("opening the storage: no file system given")
+	case o.Cell == "" || o.Replica == "":
+		return errors.New("opening the storage: cell and replica must have a name")
+	case o.NewIncarnation == nil:
+		return errors.New("opening the storage: no source of incarnations given")
+	case o.SegmentBytes < 0 || o.SegmentBytes > maxSegmentBytes:
+		return fmt.Errorf("opening the storage: segments of %d bytes: at most %d are possible", o.SegmentBytes, maxSegmentBytes)
+	case o.SegmentBytes == 0:
+		o.SegmentBytes = defaultSegmentBytes
+	}
+	o.SegmentBytes = roundUp(max(o.SegmentBytes, minSegment), markBlock)
+	return nil
+}
+
+// Open opens the storage in o.FS, or makes it there if it is empty. It checks
+// everything before it changes anything, so a start that fails destroys
+// nothing. Errors: *DamagedError, *ForeignError, *InUseError, or one of the
+// file system.
+func Open(o StorageOptions) (*Opened, error) {
+	if err := o.check(); err != nil {
+		return nil, err
+	}
+	release := func() error { return nil }
+	if l, ok := o.FS.(Locker); ok {
+		var err error
+		if release, err = l.Lock(); err != nil {
+			return nil, err
+		}
+	}
+	opened, err := open(&o)
+	if err != nil {
+		return nil, errors.Join(withDir(err, o.FS), release())
+	}
+	opened.Storage.release = release
+	return opened, nil
+}
+
+// withDir puts the name of the directory into an error, if it is known.
+func withDir(err error, fsys FS) error {
+	s, ok := fsys.(fmt.Stringer)
+	if !ok {
+		return err
+	}
+	var damaged *DamagedError
+	var foreign *ForeignError
+	switch {
+	case errors.As(err, &damaged) && damaged.Dir == "":
+		damaged.Dir = s.String()
+	case errors.As(err, &foreign) && foreign.Dir == "":
+		foreign.Dir = s.String()
+	}
+	return err
+}
+
+func open(o *StorageOptions) (*Opened, error) {
+	id, err := readIdentity(o.FS)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return create(o)
+	case err != nil:
+		return nil, err
+	case id.Cell != o.Cell || id.Replica != o.Replica:
+		return nil, &ForeignError{FoundCell: id.Cell, FoundReplica: id.Replica, AskedCell: o.Cell, AskedReplica: o.Replica,
+			FoundIncarnation: id.Incarnation, Wanted: id.Incarnation}
+	}
+	s := &Storage{fs: o.FS, id: id}
+	snaps, err := readSnapshots(o.FS, id)
+	if err != nil {
+		return nil, err
+	}
+	log, err := readLog(o.FS, &s.stop, id, o.SegmentBytes, snaps.base())
+	if err != nil {
+		return nil, err
+	}
+	opened, err := s.restore(o, snaps, log)
+	if err != nil {
+		return nil, errors.Join(err, log.wal.close())
+	}
+	return opened, nil
+}
+
+// restore checks that snapshot and log go together, then cleans up and gives
+// what was found.
+func (s *Storage) restore(o *StorageOptions, snaps *snapshotsFound, log *walFound) (*Opened, error) {
+	w := log.wal
+	base := snaps.base()
+	w.facts.settle(snaps.reached())
+	if err := checkWhole(snaps, log); err != nil {
+		return nil, err
+	}
+	opened := &Opened{Storage: s, Identity: proto.CloneOf(s.id)}
+	if base > 0 {
+		c, err := DecodeConfiguration(snaps.newest.Config)
+		if err != nil {
+			return nil, &DamagedError{File: snapshotName(base), What: err.Error()}
+		}
+		if c != nil && w.facts.configSlot <= base {
+			w.facts.config, w.facts.configSlot = c, base
+		}
+		if opened.State, err = snaps.load(o.FS, o.Decode); err != nil {
+			return nil, err
+		}
+	}
+	w.first = w.index.lowest(w.facts.chosen)
+	notes, err := s.repair(snaps, log)
+	if err != nil {
+		return nil, err
+	}
+	s.log = w
+	s.snaps = &snapshots{fs: o.FS, stop: &s.stop, id: s.id, decode: o.Decode, kept: snaps.good}
+	opened.Notes = notes
+	opened.Configuration = w.facts.config
+	opened.Paxos = paxos.Restored{
+		Promised: w.facts.promised,
+		Chosen:   w.facts.chosen,
+		Applied:  base,
+		First:    w.first,
+		Entries:  log.sorted(),
+	}
+	return opened, nil
+}
+
+// checkWhole finds out whether the state can be made again from the newest
+// good snapshot and the log: every slot above it that is known to be chosen
+// must have a record.
+func checkWhole(snaps *snapshotsFound, log *walFound) error {
+	// Without any good snapshot the log alone will do only if it goes back to
+	// the beginning; and two bad snapshots are a disk that is not to be trusted.
+	if len(snaps.good) == 0 && (len(snaps.damaged) > 1 || len(snaps.damaged) == 1 && log.wal.segments[0].number != 1) {
+		return snaps.damage[len(snaps.damage)-1]
+	}
+	for slot := snaps.base() + 1; slot <= log.wal.facts.chosen; slot++ {
+		if _, ok := log.entries[slot]; ok {
+			continue
+		}
+		if len(snaps.damaged) > 0 {
+			return snaps.damage[len(snaps.damage)-1]
+		}
+		return &DamagedError{
+			File: segmentName(log.wal.segments[0].number), Offset: log.wal.segments[0].start,
+			What: fmt.Sprintf("slot %d was chosen, is not in the snapshot (which ends at slot %d) and has no record",
+				slot, snaps.base()),
+		}
+	}
+	return nil
+}
+
+// repair is the first thing that changes the disk.
+func (s *Storage) repair(snaps *snapshotsFound, log *walFound) (notes []string, err error) {
+	err = s.fs.Remove(identityName + tempSuffix)
+	if err == nil {
+		notes = append(notes, "removed "+identityName+tempSuffix+", left by an earlier stop")
+	} else if !errors.Is(err, fs.ErrNotExist) {
+		return nil, fmt.Errorf("removing the leftover %s: %w", identityName+tempSuffix, err)
+	}
+	if err := s.fs.SyncDir(""); err != nil {
+		return nil, fmt.Errorf("making the data directory durable: %w", err)
+	}
+	more, err := snaps.repair(s.fs)
+	if err != nil {
+		return nil, err
+	}
+	notes = append(notes, more...)
+	more, err = log.repair()
+	return append(notes, more...), err
+}
+
+// create makes a new storage. The identity file comes last: until its name is
+// durable there is nothing, and the next start begins again.
+func create(o *StorageOptions) (*Opened, error) {
+	notes, err := clearUnfinished(o)
+	if err != nil {
+		return nil, err
+	}
+	id := &pb.Identity{Format: formatVersion, Cell: o.Cell, Replica: o.Replica, Incarnation: o.NewIncarnation()}
+	if id.Incarnation == 0 {
+		id.Incarnation = 1 // 0 means none
+	}
+	s := &Storage{fs: o.FS, id: id}
+	for _, dir := range []string{logDir, snapDir} {
+		if err := o.FS.MkdirAll(dir); err != nil {
+			return nil, fmt.Errorf("making the directory %s: %w", dir, err)
+		}
+	}
+	// The directories must outlive a crash that the identity outlives.
+	if err := o.FS.SyncDir(""); err != nil {
+		return nil, fmt.Errorf("making the data directory durable: %w", err)
+	}
+	s.log = &wal{fs: o.FS, stop: &s.stop, id: id, segmentBytes: o.SegmentBytes, index: newSlotIndex(), first: 1, flush: 1}
+	s.snaps = &snapshots{fs: o.FS, stop: &s.stop, id: id, decode: o.Decode}
+	if err := s.log.begin(0, nil); err != nil {
+		return nil, err
+	}
+	if err := writeIdentity(o.FS, id); err != nil {
+		return nil, errors.Join(err, s.log.close())
+	}
+	return &Opened{
+		Storage:  s,
+		Identity: proto.CloneOf(id),
+		Empty:    true,
+		Paxos:    paxos.Restored{First: 1},
+		Notes:    notes,
+	}, nil
+}
+
+// clearUnfinished removes what a first start left that did not get as far as
+// the identity file. Anything else in the directory is not ours to touch.
+func clearUnfinished(o *StorageOptions) (notes []string, err error) {
+	foreign := func(name string) error {
+		return &ForeignError{Found: name, AskedCell: o.Cell, AskedReplica: o.Replica}
+	}
+	names, err := o.FS.List("")
+	if err != nil {
+		return nil, fmt.Errorf("reading the data directory: %w", err)
+	}
+	var remove []string
+	for _, name := range names {
+		switch name {
+		case lockName, "lost+found":
+		case identityName + tempSuffix:
+			remove = append(remove, name)
+		case logDir, snapDir:
+			inside, err := o.FS.List(name)
+			if err != nil {
+				return nil, fmt.Errorf("reading the directory %s: %w", name, err)
+			}
+			for _, in := range inside {
+				unused, err := unusedSegment(o.FS, name+"/"+in)
+				if err != nil {
+					return nil, err
+				}
+				if !unused {
+					return nil, foreign(name + "/" + in)
+				}
+				remove = append(remove, name+"/"+in)
+			}
+		default:
+			return nil, foreign(name)
+		}
+	}
+	for _, name := range remove {
+		if err := o.FS.Remove(name); err != nil {
+			return nil, fmt.Errorf("removing %s, left by an unfinished first start: %w", name, err)
+		}
+		notes = append(notes, "removed "+name+", left by an unfinished first start")
+	}
+	return notes, nil
+}
+
+// unusedSegment reports whether the file is the first segment, under its
+// temporary or final name, with nothing written behind its header.
+func unusedSegment(fsys FS, name string) (unused bool, err error) {
+	if name == segmentName(1)+tempSuffix {
+		return true, nil
+	}
+	if name != segmentName(1) {
+		return false, nil
+	}
+	f, err := fsys.Open(name)
+	if err != nil {
+		return false, fmt.Errorf("opening %s: %w", name, err)
+	}
+	defer func() { err = errors.Join(err, f.Close()) }()
+	size, err := f.Size()
+	if err != nil {
+		return false, fmt.Errorf("size of %s: %w", name, err)
+	}
+	w := &window{f: f, size: size}
+	h, n, err := readHeader(w, 1)
+	if isBadFrame(err) {
+		return false, nil
+	} else if err != nil {
+		return false, fmt.Errorf("reading %s: %w", name, err)
+	}
+	s := &scanned{header: h, size: size, end: headerAt + int64(n)}
+	t, err := s.readTail(f)
+	if err != nil {
+		return false, fmt.Errorf("reading %s: %w", name, err)
+	}
+	return !t.dirty, nil
+}
+
+// Append implements StorageAPI.
+func (s *Storage) Append(records []*paxos.Record) error { return s.log.append(records) }
+
+// Sync implements StorageAPI.
+func (s *Storage) Sync() error { return s.log.sync() }
+
+// SetFounded implements StorageAPI.
+func (s *Storage) SetFounded(cellIdentity uint64) error {
+	s.identity.Lock()
+	defer s.identity.Unlock()
+	if err := s.stop.check(); err != nil {
+		return err
+	}
+	if s.id.CellIdentity == cellIdentity {
+		return nil
+	}
+	if s.id.CellIdentity != 0 {
+		return fmt.Errorf("this replica belongs to the cell with identity %016x and cannot join %016x", s.id.CellIdentity, cellIdentity)
+	}
+	id := proto.CloneOf(s.id)
+	id.CellIdentity = cellIdentity
+	if err := writeIdentity(s.fs, id); err != nil {
+		return s.stop.fail("writing the identity", err)
+	}
+	s.id.CellIdentity = cellIdentity
+	return nil
+}
+
+// Read implements StorageAPI.
+func (s *Storage) Read(from paxos.Slot, limit int, chosen paxos.Slot) ([]paxos.Entry, bool, error) {
+	entries, trimmed, err := s.log.read(from, limit, chosen)
+	return entries, trimmed, withDir(err, s.fs)
+}
+
+// SaveSnapshot implements StorageAPI.
+func (s *Storage) SaveSnapshot(meta *pb.SnapshotMeta, snap Snapshot) error {
+	m := proto.CloneOf(meta)
+	m.Format = formatVersion
+	if m.Cell == "" {
+		m.Cell = s.log.id.Cell
+	}
+	return s.snaps.save(m, snap)
+}
+
+// Trim implements StorageAPI. It never removes what would be needed to go on
+// from the older of the two snapshots, whatever slot says.
+func (s *Storage) Trim(slot paxos.Slot) error { return s.log.trim(min(slot, s.snaps.oldest())) }
+
+// ReadSnapshot implements StorageAPI.
+func (s *Storage) ReadSnapshot(slot paxos.Slot, offset int64, limit int) (*pb.SnapshotChunk, error) {
+	return s.snaps.read(slot, offset, limit)
+}
+
+// ReceiveSnapshot implements StorageAPI.
+func (s *Storage) ReceiveSnapshot(c *pb.SnapshotChunk) (*pb.SnapshotMeta, any, error) {
+	return s.snaps.receive(c)
+}
+
+// InstallSnapshot implements StorageAPI.
+func (s *Storage) InstallSnapshot(meta *pb.SnapshotMeta, promised paxos.Ballot, entries []paxos.Entry) error {
+	base := paxos.Slot(meta.GetSlot())
+	if newest := s.snaps.newest(); base == 0 || base != newest {
+		return fmt.Errorf("installing the snapshot of slot %d: the newest one here is that of slot %d", base, newest)
+	}
+	config, err := DecodeConfiguration(meta.Config)
+	if err != nil {
+		return fmt.Errorf("installing the snapshot of slot %d: %w", base, err)
+	}
+	if err := s.log.install(base, config, promised, entries); err != nil {
+		return err
+	}
+	return s.snaps.installed(base)
+}
+
+// Close implements StorageAPI. What was not synced is not durable.
+func (s *Storage) Close() error {
+	s.stop.close()
+	// Wait for writers that are under way.
+	s.log.cutting.Lock()
+	defer s.log.cutting.Unlock()
+	s.log.writing.Lock()
+	defer s.log.writing.Unlock()
+	s.snaps.saving.Lock()
+	defer s.snaps.saving.Unlock()
+	err := errors.Join(s.snaps.close(), s.log.close())
+	if s.release != nil {
+		err = errors.Join(err, s.release())
+		s.release = nil
+	}
+	return err
+}

@@ -1,0 +1,459 @@
+package replog
+
+import (
+	"errors"
+	"fmt"
+	"iter"
+	"sync"
+
+	"google.golang.org/protobuf/proto"
+
+	"github.com/seed70370324/lockd/internal/invariant"
+	"github.com/seed70370324/lockd/paxos"
+	"github.com/seed70370324/lockd/replog/pb"
+)
+
+var errClosed = errors.New("the storage is closed")
+
+// maxRecordPayload is where a record's entries are divided into several
+// frames. A record need not be whole: every prefix of what was written since
+// the last flush is a state that a crash may leave.
+const maxRecordPayload = 4 << 20
+
+// failStop remembers the first failed write. After it nothing is known about
+// what is on disk (the kernel may have dropped the pages, and report success
+// the next time), so there is no next time.
+type failStop struct {
+	mu  sync.Mutex
+	err error
+}
+
+func (f *failStop) check() error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.err
+}
+
+func (f *failStop) fail(doing string, err error) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.err == nil {
+		f.err = fmt.Errorf("%s: %w; this replica writes nothing any more: look at the disk, then start it again", doing, err)
+	}
+	return f.err
+}
+
+func (f *failStop) close() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.err == nil {
+		f.err = errClosed
+	}
+}
+
+// wal is the log: a row of segments, the last of which is written.
+type wal struct {
+	fs           FS
+	stop         *failStop
+	id           *pb.Identity
+	segmentBytes int64
+
+	// Of who writes; held while writing and flushing.
+	writing  sync.Mutex
+	active   *segment
+	buf      []byte
+	placed   []placement
+	flush    uint64 // number of the flush that is being filled
+	flushAt  int64  // where it begins
+	dirty    bool   // something was written since the last flush
+	markSlot int    // which of the two marks is to be written next
+	facts    facts
+
+	cutting sync.Mutex // one at a time removes segments
+
+	mu       sync.Mutex
+	segments []*segment // ascending, the last is active
+	index    *slotIndex
+	first    paxos.Slot // from here on every chosen slot can be read
+}
+
+// placement is a record in buf that has its place in the active segment.
+type placement struct {
+	at      location
+	entries []paxos.Entry
+}
+
+// facts is what the header of a segment repeats.
+type facts struct {
+	promised   paxos.Ballot
+	chosen     paxos.Slot
+	config     *paxos.Configuration
+	configSlot paxos.Slot
+	// Accepted configurations that are not known to be chosen, by slot; there
+	// is seldom more than one.
+	open []paxos.Entry
+}
+
+func (f *facts) take(r *paxos.Record) {
+	if f.promised.Less(r.Promised) {
+		f.promised = r.Promised
+	}
+	for i := range r.Entries {
+		f.entry(&r.Entries[i])
+	}
+	f.settle(r.Chosen)
+}
+
+func (f *facts) entry(e *paxos.Entry) {
+	for i := range f.open {
+		if f.open[i].Slot == e.Slot {
+			f.open = append(f.open[:i], f.open[i+1:]...)
+			break
+		}
+	}
+	if e.Value.Kind == paxos.Config {
+		f.open = append(f.open, *e)
+	}
+}
+
+// settle takes the open configurations at or below chosen for chosen.
+func (f *facts) settle(chosen paxos.Slot) {
+	f.chosen = max(f.chosen, chosen)
+	kept := f.open[:0]
+	for _, e := range f.open {
+		switch {
+		case e.Slot > f.chosen:
+			kept = append(kept, e)
+		case e.Slot > f.configSlot:
+			f.config, f.configSlot = e.Value.Config, e.Slot
+		}
+	}
+	f.open = kept
+}
+
+// append writes records behind the log in one write (more if a segment is
+// full); they are durable with the next sync.
+func (w *wal) append(records []*paxos.Record) error {
+	w.writing.Lock()
+	defer w.writing.Unlock()
+	if err := w.stop.check(); err != nil {
+		return err
+	}
+	w.buf, w.placed = w.buf[:0], w.placed[:0]
+	for _, r := range records {
+		if err := w.encode(r); err != nil {
+			return err
+		}
+	}
+	return w.write()
+}
+
+// encode puts a record into buf, divided if it is long.
+func (w *wal) encode(r *paxos.Record) error {
+	for entries, last := range pieces(r.Entries) {
+		piece := paxos.Record{Promised: r.Promised, Entries: entries}
+		if last {
+			// The chosen index stands in the last piece: it counts on the
+			// entries before it.
+			piece.Chosen = r.Chosen
+		}
+		if err := w.place(&piece); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// pieces divides entries into such as fit a frame: at least one piece, even if
+// it is empty.
+func pieces(entries []paxos.Entry) iter.Seq2[[]paxos.Entry, bool] {
+	return func(yield func([]paxos.Entry, bool) bool) {
+		for {
+			n, bytes := 0, 0
+			for n < len(entries) && (n == 0 || bytes+entryBytes(&entries[n]) <= maxRecordPayload) {
+				bytes += entryBytes(&entries[n])
+				n++
+			}
+			last := n == len(entries)
+			if !yield(entries[:n], last) || last {
+				return
+			}
+			entries = entries[n:]
+		}
+	}
+}
+
+// place encodes one frame behind buf, in the next segment if it does not fit.
+func (w *wal) place(r *paxos.Record) error {
+	start := len(w.buf)
+	buf, err := proto.MarshalOptions{}.MarshalAppend(beginFrame(w.buf), EncodeRecord(r))
+	if err != nil {
+		return w.stop.fail("encoding a log record", err)
+	}
+	if len(buf)-start-frameHeader > maxFramePayload {
+		return w.stop.fail("encoding a log record", fmt.Errorf("an entry of %d bytes is too long", len(buf)-start))
+	}
+	w.buf = endFrame(buf, start, frameRecord, 0)
+	size := len(w.buf) - start
+	if w.active.end+int64(len(w.buf)) > w.active.size {
+		if err := w.roll(start, int64(size)); err != nil {
+			return err
+		}
+		start = 0
+	}
+	frame := w.buf[start:]
+	setSequence(frame, w.flush)
+	offset := w.active.end + int64(start)
+	sealFrame(frame, w.active.seed, offset)
+	w.placed = append(w.placed, placement{
+		at:      location{segment: w.active.number, offset: uint32(offset), size: uint32(size)},
+		entries: r.Entries,
+	})
+	w.facts.take(r)
+	return nil
+}
+
+// write writes out buf and makes its entries readable.
+func (w *wal) write() error {
+	if len(w.buf) == 0 {
+		return nil
+	}
+	s := w.active
+	invariant.Assert(s.end+int64(len(w.buf)) <= s.size, "segment %d: %d bytes at %d do not fit", s.number, len(w.buf), s.end)
+	if _, err := s.file.WriteAt(w.buf, s.end); err != nil {
+		return w.stop.fail("writing "+segmentName(s.number), err)
+	}
+	w.dirty = true
+	w.mu.Lock()
+	s.end += int64(len(w.buf))
+	for _, p := range w.placed {
+		w.note(s, p.entries, p.at)
+	}
+	w.mu.Unlock()
+	clear(w.placed)
+	w.buf, w.placed = w.buf[:0], w.placed[:0]
+	if cap(w.buf) > 2*maxRecordPayload {
+		w.buf = nil
+	}
+	return nil
+}
+
+// note puts entries into the index; mu is held.
+func (w *wal) note(s *segment, entries []paxos.Entry, at location) {
+	for i := range entries {
+		s.covers(entries[i].Slot)
+		w.index.set(entries[i].Slot, at)
+	}
+}
+
+// roll begins a new segment for the frame that begins at start in buf: what is
+// before it still goes into the old one. The old segment is made durable
+// first, so that only the last one can ever have a torn tail.
+func (w *wal) roll(start int, size int64) error {
+	frame := w.buf[start:]
+	w.buf = w.buf[:start]
+	if err := w.write(); err != nil {
+		return err
+	}
+	if err := w.flushActive(); err != nil {
+		return err
+	}
+	if err := w.begin(size, nil); err != nil {
+		return err
+	}
+	w.buf = append(w.buf[:0], frame...)
+	return nil
+}
+
+// begin makes the next segment and makes it the active one; first is written
+// into it before it gets its name. Room is what must fit behind the header
+// besides.
+func (w *wal) begin(room int64, first *paxos.Record) error {
+	number := uint64(1)
+	h := w.header()
+	if w.active != nil {
+		number = w.active.number + 1
+		h.PreviousEnd = w.active.end
+	}
+	h.Segment = number
+	s, entries, err := w.create(h, room, first)
+	if err != nil {
+		return w.stop.fail("making "+segmentName(number), err)
+	}
+	w.active = s
+	w.flush++
+	w.flushAt, w.dirty, w.markSlot = s.end, false, 0
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.segments = append(w.segments, s)
+	for _, p := range entries {
+		w.note(s, p.entries, p.at)
+	}
+	return nil
+}
+
+func (w *wal) header() *pb.SegmentHeader {
+	return &pb.SegmentHeader{
+		Format:      formatVersion,
+		Promised:    EncodeBallot(w.facts.promised),
+		Chosen:      uint64(w.facts.chosen),
+		Config:      EncodeConfiguration(w.facts.config),
+		ConfigSlot:  uint64(w.facts.configSlot),
+		Cell:        w.id.Cell,
+		Replica:     w.id.Replica,
+		Incarnation: w.id.Incarnation,
+		Flush:       w.flush,
+	}
+}
+
+// create makes a segment's file: complete under a temporary name, made
+// durable, renamed, and the name made durable. So a file under a segment's
+// name always has its header and its length, whenever the power goes.
+func (w *wal) create(h *pb.SegmentHeader, room int64, first *paxos.Record) (*segment, []placement, error) {
+	s := &segment{number: h.Segment, seed: frameSeed(h.Incarnation, h.Segment)}
+	body, placed, err := w.firstRecords(h, first)
+	if err != nil {
+		return nil, nil, err
+	}
+	h.Size = 1 << 62 // the longest it can be, to know the room that is needed
+	header, err := encodeHeader(h)
+	if err != nil {
+		return nil, nil, err
+	}
+	h.Size = max(w.segmentBytes, roundUp(headerAt+int64(len(header)+len(body))+room+markBlock, markBlock))
+	if header, err = encodeHeader(h); err != nil {
+		return nil, nil, err
+	}
+	s.size = h.Size
+	s.start = headerAt + int64(len(header))
+	s.end = s.start
+	for i := range placed {
+		frame := body[placed[i].at.offset:][:placed[i].at.size]
+		sealFrame(frame, s.seed, s.end)
+		placed[i].at.offset = uint32(s.end)
+		s.end += int64(len(frame))
+	}
+	temp := segmentName(s.number) + tempSuffix
+	if s.file, err = w.fs.Create(temp); err != nil {
+		return nil, nil, err
+	}
+	if err := w.fill(s, append(header, body...), h.Flush); err != nil {
+		return nil, nil, errors.Join(err, s.file.Close())
+	}
+	if err := w.fs.Rename(temp, segmentName(s.number)); err != nil {
+		return nil, nil, errors.Join(err, s.file.Close())
+	}
+	if err := w.fs.SyncDir(logDir); err != nil {
+		return nil, nil, errors.Join(err, s.file.Close())
+	}
+	return s, placed, nil
+}
+
+// firstRecords encodes the record that a segment begins with; the places in it
+// are relative until the header's length is known.
+func (w *wal) firstRecords(h *pb.SegmentHeader, first *paxos.Record) (body []byte, placed []placement, err error) {
+	if first == nil {
+		return nil, nil, nil
+	}
+	w.flush++
+	for entries, last := range pieces(first.Entries) {
+		r := &paxos.Record{Promised: first.Promised, Entries: entries}
+		if last {
+			r.Chosen = first.Chosen
+		}
+		start := len(body)
+		body, err = proto.MarshalOptions{}.MarshalAppend(beginFrame(body), EncodeRecord(r))
+		if err != nil {
+			return nil, nil, err
+		}
+		body = endFrame(body, start, frameRecord, w.flush)
+		placed = append(placed, placement{
+			at:      location{segment: h.Segment, offset: uint32(start), size: uint32(len(body) - start)},
+			entries: entries,
+		})
+	}
+	return body, placed, nil
+}
+
+// fill writes a new segment's content and makes it durable.
+func (w *wal) fill(s *segment, content []byte, flush uint64) error {
+	if err := s.file.Preallocate(s.size); err != nil {
+		return err
+	}
+	if _, err := s.file.WriteAt(content, headerAt); err != nil {
+		return err
+	}
+	m := mark{flush: flush, start: s.start, end: s.start}
+	if s.end > s.start {
+		m = mark{flush: flush + 1, start: s.start, end: s.end}
+	}
+	for i := range markCount {
+		if _, err := s.file.WriteAt(encodeMark(m, s.seed, i), markOffset(i)); err != nil {
+			return err
+		}
+	}
+	return s.file.Sync()
+}
+
+// sync makes everything appended durable.
+func (w *wal) sync() error {
+	w.writing.Lock()
+	defer w.writing.Unlock()
+	if err := w.stop.check(); err != nil {
+		return err
+	}
+	return w.flushActive()
+}
+
+// flushActive ends the flush: its mark and its records are made durable
+// together. An fsync that failed is never tried again.
+func (w *wal) flushActive() error {
+	if !w.dirty {
+		return nil
+	}
+	s := w.active
+	m := mark{flush: w.flush, start: w.flushAt, end: s.end}
+	if _, err := s.file.WriteAt(encodeMark(m, s.seed, w.markSlot), markOffset(w.markSlot)); err != nil {
+		return w.stop.fail("writing the mark of "+segmentName(s.number), err)
+	}
+	if err := s.file.Sync(); err != nil {
+		return w.stop.fail("making "+segmentName(s.number)+" durable", err)
+	}
+	w.flush++
+	w.flushAt = s.end
+	w.markSlot = 1 - w.markSlot
+	w.dirty = false
+	return nil
+}
+
+func (w *wal) close() error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	var err error
+	for _, s := range w.segments {
+		s.dropped = true
+		if s.refs == 0 {
+			err = errors.Join(err, s.file.Close())
+		}
+	}
+	w.segments = nil
+	return err
+}
+
+// entryBytes is about what an entry takes.
+func entryBytes(e *paxos.Entry) int {
+	n := 48
+	for _, c := range e.Value.Commands {
+		n += len(c) + 4
+	}
+	if e.Value.Config != nil {
+		n += 64
+		for i := range e.Value.Config.Members {
+			m := &e.Value.Config.Members[i]
+			n += 48 + len(m.Name) + len(m.PeerAddress) + len(m.ClientAddress)
+		}
+	}
+	return n
+}
+
+func roundUp(n, to int64) int64 { return (n + to - 1) / to * to }

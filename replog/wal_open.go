@@ -1,0 +1,254 @@
+package replog
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/seed70370324/lockd/paxos"
+	"github.com/seed70370324/lockd/replog/pb"
+)
+
+const (
+	tornDir    = "torn"
+	tornSuffix = ".torn"
+	tornKept   = 8 // copies of cut tails that are kept
+)
+
+// walFound is what reading the log gave; nothing is changed on disk yet.
+type walFound struct {
+	wal       *wal
+	entries   map[paxos.Slot]paxos.Entry // last record of each slot above base
+	leftovers []string                   // temporary files of a crash
+	torn      tail
+	cut       bool // the torn tail is to be cut
+	last      *scanned
+}
+
+// readLog reads all segments. base is a slot below which the entries' content
+// is not wanted.
+func readLog(fsys FS, stop *failStop, id *pb.Identity, segmentBytes int64, base paxos.Slot) (*walFound, error) {
+	names, err := fsys.List(logDir)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, fmt.Errorf("reading the directory %s: %w", logDir, err)
+	}
+	found := &walFound{
+		wal:     &wal{fs: fsys, stop: stop, id: id, segmentBytes: segmentBytes, index: newSlotIndex()},
+		entries: map[paxos.Slot]paxos.Entry{},
+	}
+	var numbers []uint64
+	for _, name := range names {
+		if n, ok := parseSegmentName(name); ok {
+			numbers = append(numbers, n)
+		} else if strings.HasSuffix(name, tempSuffix) {
+			found.leftovers = append(found.leftovers, logDir+"/"+name)
+		} else {
+			return nil, fmt.Errorf("the file %s/%s is none of the log's: take it away, then start again", logDir, name)
+		}
+	}
+	if len(numbers) == 0 {
+		return nil, &DamagedError{File: logDir, What: "there is an identity, but no segment of the log"}
+	}
+	for i, n := range numbers {
+		if i > 0 && n != numbers[i-1]+1 {
+			return nil, &DamagedError{File: segmentName(numbers[i-1] + 1), What: "this segment of the log is missing"}
+		}
+	}
+	if err := found.readSegments(numbers, base); err != nil {
+		return nil, errors.Join(err, found.wal.close())
+	}
+	return found, nil
+}
+
+func (f *walFound) readSegments(numbers []uint64, base paxos.Slot) error {
+	w := f.wal
+	for _, n := range numbers {
+		file, err := w.fs.Open(segmentName(n))
+		if err != nil {
+			return fmt.Errorf("opening %s: %w", segmentName(n), err)
+		}
+		s := &segment{number: n, file: file}
+		w.segments = append(w.segments, s)
+		sc, err := scanSegment(file, n, w.id, func(r *paxos.Record, at location) error {
+			f.take(s, r, at, base)
+			return nil
+		})
+		if err != nil {
+			return err
+		}
+		if f.last != nil {
+			if err := f.last.checkClosed(sc.header); err != nil {
+				return err
+			}
+		}
+		f.last = sc
+		s.size, s.seed, s.start, s.end = sc.size, sc.seed, sc.start, sc.end
+		if err := f.takeHeader(sc.header); err != nil {
+			return err
+		}
+	}
+	return f.readEnd()
+}
+
+func (f *walFound) take(s *segment, r *paxos.Record, at location, base paxos.Slot) {
+	f.wal.facts.take(r)
+	f.wal.note(s, r.Entries, at)
+	for _, e := range r.Entries {
+		if e.Slot > base {
+			f.entries[e.Slot] = e
+		}
+	}
+}
+
+// takeHeader takes what a header knows. It comes after the segment's records,
+// which is no matter: everything in it only grows.
+func (f *walFound) takeHeader(h *pb.SegmentHeader) error {
+	facts := &f.wal.facts
+	if b := DecodeBallot(h.Promised); facts.promised.Less(b) {
+		facts.promised = b
+	}
+	c, err := DecodeConfiguration(h.Config)
+	if err != nil {
+		return &DamagedError{File: segmentName(h.Segment), Offset: headerAt, What: err.Error()}
+	}
+	if c != nil && (facts.config == nil || paxos.Slot(h.ConfigSlot) > facts.configSlot) {
+		facts.config, facts.configSlot = c, paxos.Slot(h.ConfigSlot)
+	}
+	facts.settle(paxos.Slot(h.Chosen))
+	return nil
+}
+
+// readEnd judges what stands behind the last record.
+func (f *walFound) readEnd() error {
+	w := f.wal
+	active := w.segments[len(w.segments)-1]
+	var err error
+	if f.torn, err = f.last.readTail(active.file); err != nil {
+		return fmt.Errorf("reading %s: %w", segmentName(active.number), err)
+	}
+	if f.cut, err = f.last.judge(f.torn); err != nil {
+		return err
+	}
+	w.active = active
+	w.flush = f.last.flush
+	for i, m := range f.last.marks {
+		if f.last.markOK[i] {
+			w.flush = max(w.flush, m.flush)
+		}
+	}
+	w.flush = max(w.flush, f.torn.laterFlush) + 1
+	w.flushAt = active.end
+	w.markSlot = 1 - f.last.best
+	w.first = w.index.lowest(w.facts.chosen)
+	return nil
+}
+
+// repair cleans up behind a crash, once everything has been checked: it removes
+// temporary files, cuts a torn tail, and makes durable what was found (it may
+// have been in the page cache only, if just the process died).
+func (f *walFound) repair() (notes []string, err error) {
+	w := f.wal
+	for _, name := range f.leftovers {
+		if err := w.fs.Remove(name); err != nil {
+			return nil, fmt.Errorf("removing the leftover %s: %w", name, err)
+		}
+		notes = append(notes, "removed "+name+", left by an earlier stop")
+	}
+	if err := w.fs.SyncDir(logDir); err != nil {
+		return nil, fmt.Errorf("making %s durable: %w", logDir, err)
+	}
+	if f.cut {
+		note, err := f.cutTail()
+		if err != nil {
+			return nil, err
+		}
+		notes = append(notes, note)
+	}
+	w.dirty = true
+	return notes, w.sync()
+}
+
+// cutTail overwrites a torn tail with zeros, durably, before anything new can
+// be written there. A copy is kept.
+func (f *walFound) cutTail() (note string, err error) {
+	s := f.wal.active
+	name := segmentName(s.number)
+	n := f.torn.last - s.end
+	note = fmt.Sprintf("cut %d bytes of a torn last write from %s at byte %d (never acknowledged)", n, name, s.end)
+	if copied, err := f.copyTail(); err != nil {
+		note += fmt.Sprintf("; no copy of them could be kept: %v", err)
+	} else {
+		note += ", copy in " + copied
+	}
+	zeros := make([]byte, min(n, windowBytes))
+	for off := s.end; off < f.torn.last; off += int64(len(zeros)) {
+		if rest := f.torn.last - off; rest < int64(len(zeros)) {
+			zeros = zeros[:rest]
+		}
+		if _, err := s.file.WriteAt(zeros, off); err != nil {
+			return "", fmt.Errorf("cutting a torn write from %s: %w", name, err)
+		}
+	}
+	if err := s.file.Sync(); err != nil {
+		return "", fmt.Errorf("cutting a torn write from %s: %w", name, err)
+	}
+	return note, nil
+}
+
+// copyTail keeps the torn bytes for whoever wants to look at them.
+func (f *walFound) copyTail() (name string, err error) {
+	s, fsys := f.wal.active, f.wal.fs
+	if err := fsys.MkdirAll(tornDir); err != nil {
+		return "", err
+	}
+	old, err := fsys.List(tornDir)
+	if err != nil {
+		return "", err
+	}
+	for len(old) >= tornKept {
+		if err := fsys.Remove(tornDir + "/" + old[0]); err != nil {
+			return "", err
+		}
+		old = old[1:]
+	}
+	name = fmt.Sprintf("%s/%016d-%010d-%d%s", tornDir, s.number, s.end, f.wal.flush, tornSuffix)
+	out, err := fsys.Create(name)
+	if errors.Is(err, fs.ErrExist) {
+		return name, nil // an earlier start got as far as here
+	} else if err != nil {
+		return "", err
+	}
+	defer func() {
+		if err = errors.Join(err, out.Close()); err != nil {
+			err = errors.Join(err, fsys.Remove(name))
+		}
+	}()
+	win := &window{f: s.file, size: f.torn.last}
+	for off := s.end; off < f.torn.last; {
+		b, err := win.at(off, windowBytes)
+		if err != nil {
+			return "", err
+		}
+		if _, err := out.WriteAt(b, off-s.end); err != nil {
+			return "", err
+		}
+		off += int64(len(b))
+	}
+	if err := out.Sync(); err != nil {
+		return "", err
+	}
+	return name, errors.Join(fsys.SyncDir(tornDir), fsys.SyncDir(""))
+}
+
+// sorted gives the last record of each slot, ascending.
+func (f *walFound) sorted() []paxos.Entry {
+	slots := slices.Sorted(maps.Keys(f.entries))
+	out := make([]paxos.Entry, len(slots))
+	for i, slot := range slots {
+		out[i] = f.entries[slot]
+	}
+	return out
+}
