@@ -1,0 +1,312 @@
+package server
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"sort"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/seed70370324/lockd/lockd/replica"
+	"github.com/seed70370324/lockd/paxos"
+	"github.com/seed70370324/lockd/replog"
+)
+
+// Config says what a replica is, where it listens and what it keeps. The zero
+// value of a tunable means its default.
+type Config struct {
+	Name    string // of this replica, unique in its cell
+	Cell    string
+	DataDir string
+	Version string // shown to people
+
+	// Addresses to listen on, host:port. An empty ListenHTTP means no HTTP.
+	ListenClient string
+	ListenPeer   string
+	ListenHTTP   string
+	// What others are told to connect to; by default the listening address
+	// (AdvertisePeer: the replica's own entry in InitialCluster).
+	AdvertiseClient string
+	AdvertisePeer   string
+	// InitialCluster lists the members, with their advertised peer addresses,
+	// as ParseCluster gives them; empty: this replica alone.
+	InitialCluster []paxos.Member
+	// Insecure allows listeners that are not on loopback. There is no
+	// encryption and no authentication yet.
+	Insecure bool
+
+	// Listeners, where set, are used instead of binding the addresses above.
+	// The server closes them.
+	ClientListener, PeerListener, HTTPListener net.Listener
+
+	Limits Limits
+	Tuning Tuning
+	Logger *slog.Logger // default: discard
+	FS     replog.FS    // default: replog.OSFS in DataDir
+}
+
+// Limits bound what clients can make the replica hold.
+type Limits struct {
+	MaxConnections int           // client connections, default 50,000
+	MaxFrame       int           // bytes in a client's frame, default 2 MiB
+	MaxPending     int           // bytes of one connection that wait for the loop, default 4 MiB
+	HelloTimeout   time.Duration // from connecting to the first message, default 10 s
+}
+
+// Tuning is for tests and for unusual machines.
+type Tuning struct {
+	Heartbeat     time.Duration // default 100 ms
+	ElectionMin   time.Duration // default 500 ms
+	ElectionMax   time.Duration // default 900 ms
+	DiskTimeout   time.Duration // default 2 s
+	SegmentBytes  int64         // default 64 MiB
+	SnapshotSlots int           // default 50,000
+	SnapshotBytes int64         // default 64 MiB
+	TrailSlots    int           // default 10,000
+}
+
+// ConfigError says that flags or environment are wrong. Nothing was opened,
+// bound or written.
+type ConfigError struct{ Text string }
+
+func (e *ConfigError) Error() string { return e.Text }
+
+func configErrorf(format string, args ...any) error {
+	return &ConfigError{Text: fmt.Sprintf(format, args...)}
+}
+
+// ParseCluster reads name=host:port,name=host:port,... The members come sorted
+// by name; IDs are given when the cell is founded.
+func ParseCluster(text string) ([]paxos.Member, error) {
+	if strings.TrimSpace(text) == "" {
+		return nil, nil
+	}
+	var members []paxos.Member
+	names := map[string]bool{}
+	addresses := map[string]string{}
+	for _, part := range strings.Split(text, ",") {
+		part = strings.TrimSpace(part)
+		name, address, ok := strings.Cut(part, "=")
+		if !ok {
+			return nil, configErrorf("--initial-cluster: %q is not name=host:port", part)
+		}
+		if err := checkName(name); err != nil {
+			return nil, configErrorf("--initial-cluster: replica name %q: %v", name, err)
+		}
+		if err := checkAdvertised(address); err != nil {
+			return nil, configErrorf("--initial-cluster: address of %s: %v", name, err)
+		}
+		if names[name] {
+			return nil, configErrorf("--initial-cluster names %s twice", name)
+		}
+		if other := addresses[address]; other != "" {
+			return nil, configErrorf("--initial-cluster gives %s and %s the same address %s", other, name, address)
+		}
+		names[name], addresses[address] = true, name
+		members = append(members, paxos.Member{Name: name, PeerAddress: address, Voter: true})
+	}
+	sort.Slice(members, func(i, j int) bool { return members[i].Name < members[j].Name })
+	return members, nil
+}
+
+// checkName accepts what is safe in a path, a log line and a metric's label.
+func checkName(name string) error {
+	if name == "" {
+		return errors.New("is empty")
+	}
+	if len(name) > 64 {
+		return errors.New("is longer than 64 bytes")
+	}
+	for _, c := range []byte(name) {
+		ok := c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9' || c == '-' || c == '_' || c == '.'
+		if !ok {
+			return errors.New("may have letters, digits, '-', '_' and '.' only")
+		}
+	}
+	return nil
+}
+
+func splitAddress(address string) (host string, port int, err error) {
+	host, text, err := net.SplitHostPort(address)
+	if err != nil {
+		return "", 0, fmt.Errorf("%q is not host:port", address)
+	}
+	port, err = strconv.Atoi(text)
+	if err != nil || port < 0 || port > 65535 {
+		return "", 0, fmt.Errorf("%q has no port number between 0 and 65535", address)
+	}
+	return host, port, nil
+}
+
+// checkAdvertised accepts what another machine can connect to.
+func checkAdvertised(address string) error {
+	host, port, err := splitAddress(address)
+	switch {
+	case err != nil:
+		return err
+	case unspecified(host):
+		return fmt.Errorf("%q names no host that others can connect to", address)
+	case port == 0:
+		return fmt.Errorf("%q has port 0, which nobody can connect to", address)
+	}
+	return nil
+}
+
+func unspecified(host string) bool {
+	ip := net.ParseIP(host)
+	return host == "" || ip != nil && ip.IsUnspecified()
+}
+
+func onLoopback(host string) bool {
+	ip := net.ParseIP(host)
+	return host == "localhost" || ip != nil && ip.IsLoopback()
+}
+
+// withDefaults fills in what was left out.
+func (c Config) withDefaults() Config {
+	orInt := func(v *int, d int) {
+		if *v == 0 {
+			*v = d
+		}
+	}
+	orInt(&c.Limits.MaxConnections, 50_000)
+	orInt(&c.Limits.MaxFrame, 2<<20)
+	orInt(&c.Limits.MaxPending, 4<<20)
+	if c.Limits.HelloTimeout == 0 {
+		c.Limits.HelloTimeout = 10 * time.Second
+	}
+	if c.Logger == nil {
+		c.Logger = slog.New(slog.NewTextHandler(io.Discard, nil))
+	}
+	return c
+}
+
+// check finds everything that is wrong with a configuration without touching
+// anything outside of it.
+func (c *Config) check() error {
+	if err := checkName(c.Name); err != nil {
+		return configErrorf("--name %q %v", c.Name, err)
+	}
+	if err := checkName(c.Cell); err != nil {
+		return configErrorf("--cell %q %v", c.Cell, err)
+	}
+	if c.DataDir == "" {
+		return configErrorf("--data-dir is empty")
+	}
+	for _, l := range []struct {
+		flag, address, advertise, value string
+		given, optional                 bool
+	}{
+		{"--listen-client", c.ListenClient, "--advertise-client", c.AdvertiseClient, c.ClientListener != nil, false},
+		{"--listen-peer", c.ListenPeer, "--advertise-peer", c.AdvertisePeer, c.PeerListener != nil, false},
+		{"--listen-http", c.ListenHTTP, "", "", c.HTTPListener != nil, true},
+	} {
+		if l.given || l.address == "" && l.optional {
+			continue
+		}
+		if err := c.checkListen(l.flag, l.address, l.advertise, l.value); err != nil {
+			return err
+		}
+	}
+	return c.checkCluster()
+}
+
+func (c *Config) checkListen(flag, address, advertise, value string) error {
+	host, _, err := splitAddress(address)
+	if err != nil {
+		return configErrorf("%s: %v", flag, err)
+	}
+	if !onLoopback(host) && !c.Insecure {
+		return configErrorf("%s %s is not on loopback, and there is no encryption or authentication yet: "+
+			"anyone who reaches it can do anything. Use 127.0.0.1, or say --insecure to accept that", flag, address)
+	}
+	if advertise == "" {
+		return nil
+	}
+	if value == "" {
+		if unspecified(host) {
+			return configErrorf("%s %s listens on every address, so others cannot be told where to connect: give %s", flag, address, advertise)
+		}
+		return nil
+	}
+	if err := checkAdvertised(value); err != nil {
+		return configErrorf("%s: %v", advertise, err)
+	}
+	return nil
+}
+
+// checkCluster compares the members with what this replica says of itself.
+func (c *Config) checkCluster() error {
+	if len(c.InitialCluster) == 0 {
+		return nil
+	}
+	names := make([]string, len(c.InitialCluster))
+	for i, m := range c.InitialCluster {
+		names[i] = m.Name
+		if m.Name != c.Name {
+			continue
+		}
+		if c.AdvertisePeer != "" && c.AdvertisePeer != m.PeerAddress {
+			return configErrorf("--advertise-peer says %s, but --initial-cluster says %s for %s: they must agree",
+				c.AdvertisePeer, m.PeerAddress, c.Name)
+		}
+		return nil
+	}
+	return configErrorf("--name %s is not in --initial-cluster (which has %s)", c.Name, strings.Join(names, ", "))
+}
+
+// resolve fills in the advertised addresses and the cluster of one, once the
+// ports are known.
+func (c *Config) resolve(client, peer net.Addr) {
+	c.AdvertiseClient = advertised(c.AdvertiseClient, c.ListenClient, client)
+	for _, m := range c.InitialCluster {
+		if m.Name == c.Name && c.AdvertisePeer == "" {
+			c.AdvertisePeer = m.PeerAddress
+		}
+	}
+	c.AdvertisePeer = advertised(c.AdvertisePeer, c.ListenPeer, peer)
+	if len(c.InitialCluster) == 0 {
+		c.InitialCluster = []paxos.Member{{Name: c.Name, PeerAddress: c.AdvertisePeer, Voter: true}}
+	}
+}
+
+// advertised returns what was given, or the address listened on: as it was
+// written if it names a port, else with the port that was chosen.
+func advertised(given, listen string, bound net.Addr) string {
+	if given != "" {
+		return given
+	}
+	if _, port, err := splitAddress(listen); err == nil && port != 0 {
+		return listen
+	}
+	return bound.String()
+}
+
+// replicaOptions translates the configuration for the replica.
+func (c *Config) replicaOptions() replica.Options {
+	return replica.Options{
+		Node: replog.NodeOptions{
+			Paxos: paxos.Options{
+				Heartbeat:   c.Tuning.Heartbeat,
+				ElectionMin: c.Tuning.ElectionMin,
+				ElectionMax: c.Tuning.ElectionMax,
+				DiskTimeout: c.Tuning.DiskTimeout,
+			},
+			Cell:           c.Cell,
+			Name:           c.Name,
+			InitialCluster: c.InitialCluster,
+			PeerAddress:    c.AdvertisePeer,
+			ClientAddress:  c.AdvertiseClient,
+			SnapshotSlots:  c.Tuning.SnapshotSlots,
+			SnapshotBytes:  c.Tuning.SnapshotBytes,
+			TrailSlots:     c.Tuning.TrailSlots,
+		},
+		Version:        c.Version,
+		MaxFrame:       c.Limits.MaxFrame,
+		MaxConnections: c.Limits.MaxConnections,
+	}
+}

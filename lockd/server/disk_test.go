@@ -1,0 +1,203 @@
+package server
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/seed70370324/lockd/lockd/replica"
+	"github.com/seed70370324/lockd/paxos"
+	"github.com/seed70370324/lockd/replog"
+	"github.com/seed70370324/lockd/replog/pb"
+)
+
+// history is what happened, in order, as the disk's neighbours see it.
+type history struct {
+	mu    sync.Mutex
+	lines []string
+}
+
+func (h *history) add(format string, args ...any) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.lines = append(h.lines, fmt.Sprintf(format, args...))
+}
+
+func (h *history) String() string {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return strings.Join(h.lines, "; ")
+}
+
+// scriptedStorage writes what it is asked into a history. A Sync waits for the
+// gate, if there is one.
+type scriptedStorage struct {
+	replog.StorageAPI // nil: what is not scripted must not be called
+	h                 *history
+	gate              chan error
+}
+
+func (s *scriptedStorage) Append(records []*paxos.Record) error {
+	s.h.add("append %d", len(records))
+	return nil
+}
+
+func (s *scriptedStorage) Sync() error {
+	s.h.add("sync")
+	if s.gate != nil {
+		return <-s.gate
+	}
+	return nil
+}
+
+func (s *scriptedStorage) SetFounded(id uint64) error { s.h.add("founded %d", id); return nil }
+func (s *scriptedStorage) Trim(slot paxos.Slot) error { s.h.add("trim %d", slot); return nil }
+func (s *scriptedStorage) InstallSnapshot(m *pb.SnapshotMeta, _ paxos.Ballot, _ []paxos.Entry) error {
+	s.h.add("install %d", m.GetSlot())
+	return nil
+}
+
+func (s *scriptedStorage) SaveSnapshot(_ *pb.SnapshotMeta, snapshot replog.Snapshot) error {
+	return snapshot.WriteSnapshot(io.Discard)
+}
+
+func scriptedDisk(s *scriptedStorage) *disk {
+	d := newDisk(s)
+	d.metrics = newShellMetrics()
+	d.post = func(ev replica.Event) {
+		switch ev := ev.(type) {
+		case replog.AppendDone:
+			s.h.add("done %d", ev.Sequence)
+		case replog.SnapshotInstalled:
+			s.h.add("installed %d", ev.Meta.GetSlot())
+		}
+	}
+	d.send = func(m replog.Send) { s.h.add("send to %d", m.To) }
+	d.fail = func(err error) { s.h.add("fail: %v", err) }
+	return d
+}
+
+func record(sequence uint64) replog.Append {
+	return replog.Append{Sequence: sequence, Record: &paxos.Record{}}
+}
+
+func after(sequence uint64, to paxos.ReplicaID) replog.SendAfter {
+	return replog.SendAfter{Sequence: sequence, Send: replog.Send{To: to}}
+}
+
+func TestDiskGathersAndKeepsOrder(t *testing.T) {
+	s := &scriptedStorage{h: &history{}}
+	d := scriptedDisk(s)
+	// Everything below is queued before the goroutine starts: one flush.
+	d.put(diskWork{appends: []replog.Append{record(1)}, after: []replog.SendAfter{after(1, 2)}})
+	d.put(diskWork{appends: []replog.Append{record(2)}, after: []replog.SendAfter{after(2, 3)}})
+	d.put(diskWork{after: []replog.SendAfter{after(3, 2)}})
+	go d.run()
+	d.close()
+	want := "append 2; sync; done 3; send to 2; send to 3; send to 2"
+	if got := s.h.String(); got != want {
+		t.Errorf("got  %s\nwant %s", got, want)
+	}
+}
+
+func TestDiskNeedsNoFlushForNothing(t *testing.T) {
+	s := &scriptedStorage{h: &history{}}
+	d := scriptedDisk(s)
+	d.put(diskWork{after: []replog.SendAfter{after(7, 2)}})
+	go d.run()
+	d.close()
+	if got, want := s.h.String(), "done 7; send to 2"; got != want {
+		t.Errorf("got %s, want %s", got, want)
+	}
+}
+
+func TestDiskDoesTheRestInOrder(t *testing.T) {
+	s := &scriptedStorage{h: &history{}}
+	d := scriptedDisk(s)
+	d.put(diskWork{appends: []replog.Append{record(1)}})
+	d.put(diskWork{
+		install: &replog.InstallSnapshot{Meta: &pb.SnapshotMeta{Slot: 9}}, founded: 5,
+		appends: []replog.Append{record(2)}, trim: 4,
+	})
+	go d.run()
+	d.close()
+	want := "append 1; sync; done 1; founded 5; install 9; installed 9; append 1; sync; done 2; trim 4"
+	if got := s.h.String(); got != want {
+		t.Errorf("got  %s\nwant %s", got, want)
+	}
+}
+
+func TestDiskFailureLetsNothingOut(t *testing.T) {
+	s := &scriptedStorage{h: &history{}, gate: make(chan error, 1)}
+	s.gate <- errors.New("no more disk")
+	d := scriptedDisk(s)
+	d.put(diskWork{appends: []replog.Append{record(1)}, after: []replog.SendAfter{after(1, 2)}})
+	go d.run()
+	<-d.done
+	d.put(diskWork{appends: []replog.Append{record(2)}, after: []replog.SendAfter{after(2, 2)}})
+	d.close()
+	want := "append 1; sync; fail: flush the log: no more disk"
+	if got := s.h.String(); got != want {
+		t.Errorf("got  %s\nwant %s", got, want)
+	}
+}
+
+// endless is a snapshot that is never finished.
+type endless struct{ begun chan struct{} }
+
+func (e endless) WriteSnapshot(w io.Writer) error {
+	close(e.begun)
+	for {
+		if _, err := w.Write(make([]byte, 10)); err != nil {
+			return err
+		}
+	}
+}
+
+func TestSnapshotIsGivenUpAtStop(t *testing.T) {
+	var events []replica.Event
+	sl := newSlow(&scriptedStorage{h: &history{}})
+	sl.post = func(ev replica.Event) { events = append(events, ev) }
+	go sl.reads.run()
+	go sl.saves.run()
+	e := endless{make(chan struct{})}
+	sl.save(&replog.SaveSnapshot{Meta: &pb.SnapshotMeta{Slot: 3}, Snapshot: e})
+	<-e.begun
+	sl.close()
+	if len(events) != 1 {
+		t.Fatalf("events: %v", events)
+	}
+	if ev, ok := events[0].(replog.SnapshotSaved); !ok || ev.Slot != 3 || !errors.Is(ev.Err, errStopping) {
+		t.Errorf("got %#v", events[0])
+	}
+}
+
+func TestWorkerIsBounded(t *testing.T) {
+	w := newWorker()
+	var ran []int
+	for i := range maxJobs + 10 {
+		if ok := w.put(func() { ran = append(ran, i) }); ok != (i < maxJobs) {
+			t.Fatalf("job %d: taken %v", i, ok)
+		}
+	}
+	last := make(chan struct{})
+	go w.run()
+	for !w.put(func() { close(last) }) {
+	}
+	<-last
+	w.close()
+	want := make([]int, maxJobs)
+	for i := range want {
+		want[i] = i
+	}
+	if !slices.Equal(ran, want) {
+		t.Errorf("ran %d jobs: %v", len(ran), ran)
+	}
+	if w.put(func() {}) {
+		t.Error("a closed worker took a job")
+	}
+}

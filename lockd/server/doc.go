@@ -1,0 +1,26 @@
+// Package server is the shell around a replica: it owns the sockets, the data
+// directory, the goroutines and the clock, and decides nothing.
+//
+// One goroutine, the loop, owns the replica. Everything that happens reaches it
+// as an event in one mailbox; it empties the mailbox, steps the replica through
+// all of it, closes the batch and performs what the replica owes. The other
+// goroutines each own one thing:
+//
+//	loop            the replica, the table of client connections, the ticks
+//	disk            appends, flushes, and what must keep its order with them
+//	reads, saves    slow work beside the log: catch-up reads, snapshots
+//	accept          the client listener
+//	reader, writer  one pair for each client connection
+//	peers           the connections to the other replicas (replog.Peers)
+//	admin           the HTTP listener
+//
+// Every one of them ends before Run returns.
+//
+// # Durable before visible
+//
+// The replica names the messages that may leave only when a record is durable.
+// They are handed to the disk goroutine together with the record, and it alone
+// sends them, after the flush. When a write or a flush fails nothing more
+// leaves, and Run returns the error: what is on that disk cannot be known any
+// more.
+package server

@@ -1,0 +1,316 @@
+package server
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"os"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"google.golang.org/protobuf/proto"
+
+	"github.com/seed70370324/lockd/internal/wire"
+	"github.com/seed70370324/lockd/internal/wire/pb"
+	"github.com/seed70370324/lockd/lockd/replica"
+)
+
+const (
+	// letterBytes is what a message costs besides its bytes while it waits.
+	letterBytes = 256
+	// flushTime bounds how long a connection that is being closed may take to
+	// read what is left for it.
+	flushTime = time.Second
+	// writeTime cuts off a client that takes nothing for so long.
+	writeTime = 20 * time.Second
+	// politeRefusals is how many connections over the limit are told so at the
+	// same time; the rest are just closed.
+	politeRefusals = 64
+)
+
+// clientConn is a client's connection. Its reader goroutine is the only one
+// that reads; the loop is the only one that sends.
+type clientConn struct {
+	id   replica.ConnID
+	nc   net.Conn
+	wire *wire.Conn
+	// pending is what waits in the mailbox, in bytes. Only the reader adds; it
+	// stops reading while there is too much.
+	pending atomic.Int64
+	limit   int64
+	room    chan struct{} // one slot: pending fell to the limit
+	gone    chan struct{} // closed when the connection is being ended from here
+	ending  bool          // of the loop: nothing more is sent
+}
+
+// stepped takes off a message that the replica has been given.
+func (c *clientConn) stepped(size int) {
+	after := c.pending.Add(-int64(size))
+	if after <= c.limit && after+int64(size) > c.limit {
+		select {
+		case c.room <- struct{}{}:
+		default:
+		}
+	}
+}
+
+// door accepts clients and carries their messages. It decides nothing but who
+// does not speak the protocol.
+type door struct {
+	listener net.Listener
+	limits   Limits
+	box      *mailbox
+	metrics  *shellMetrics
+	log      *slog.Logger
+
+	ctx    context.Context // ends the handshakes
+	cancel context.CancelFunc
+	lastID atomic.Uint64
+	open   atomic.Int64 // connections that stand or shake hands
+	polite atomic.Int64
+	wg     sync.WaitGroup // accept, readers
+	// closers are the goroutines that let a closing connection's last frames
+	// leave. The loop alone adds to them, so drain may wait once it has ended.
+	closers sync.WaitGroup
+
+	mu     sync.Mutex
+	conns  map[net.Conn]struct{} // every open socket, for stop
+	closed bool
+}
+
+func newDoor(l net.Listener, limits Limits, box *mailbox, m *shellMetrics, log *slog.Logger) *door {
+	ctx, cancel := context.WithCancel(context.Background())
+	return &door{listener: l, limits: limits, box: box, metrics: m, log: log,
+		ctx: ctx, cancel: cancel, conns: map[net.Conn]struct{}{}}
+}
+
+// accept takes connections until the listener is closed.
+func (d *door) accept() {
+	defer d.wg.Done()
+	wait := 5 * time.Millisecond
+	for {
+		nc, err := d.listener.Accept()
+		switch {
+		case err == nil:
+			wait = 5 * time.Millisecond
+			d.admit(nc)
+		case errors.Is(err, net.ErrClosed):
+			return
+		default:
+			// Out of descriptors, mostly: others will be closed.
+			d.log.Warn("cannot accept a client", "error", err, "again_in", wait)
+			select {
+			case <-time.After(wait):
+			case <-d.ctx.Done():
+				return
+			}
+			wait = min(2*wait, time.Second)
+		}
+	}
+}
+
+// admit starts a reader for a connection, or refuses it.
+func (d *door) admit(nc net.Conn) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.closed {
+		_ = nc.Close()
+		return
+	}
+	serve := d.serve
+	if d.open.Load() >= int64(d.limits.MaxConnections) {
+		d.metrics.refused.Inc()
+		if d.polite.Load() >= politeRefusals {
+			_ = nc.Close()
+			return
+		}
+		d.polite.Add(1)
+		serve = d.refuse
+	} else {
+		d.open.Add(1)
+	}
+	d.conns[nc] = struct{}{}
+	d.wg.Add(1)
+	go func() {
+		defer d.wg.Done()
+		serve(nc)
+		d.mu.Lock()
+		delete(d.conns, nc)
+		d.mu.Unlock()
+	}()
+}
+
+func (d *door) newWire(nc net.Conn) *wire.Conn {
+	return wire.NewConn(nc, wire.Options{Accepted: true, MaxFrame: d.limits.MaxFrame, WriteTimeout: writeTime})
+}
+
+// refuse tells a client that there are too many connections.
+func (d *door) refuse(nc net.Conn) {
+	defer d.polite.Add(-1)
+	w := d.newWire(nc)
+	if w.Handshake(d.ctx) == nil {
+		d.lastWord(w, pb.ErrorCode_TOO_MANY, fmt.Sprintf(
+			"this replica has its %d connections: close some, or share one among sessions", d.limits.MaxConnections))
+	}
+	_ = w.Close()
+}
+
+// serve is a connection's life.
+func (d *door) serve(nc net.Conn) {
+	defer d.open.Add(-1)
+	w := d.newWire(nc)
+	defer func() { _ = w.Close() }() // it returns nothing else
+	if err := w.Handshake(d.ctx); err != nil {
+		d.metrics.garbage.Inc()
+		d.log.Debug("a client did not shake hands", "remote", nc.RemoteAddr(), "error", err)
+		return
+	}
+	c := &clientConn{
+		id: replica.ConnID(d.lastID.Add(1)), nc: nc, wire: w, limit: int64(d.limits.MaxPending),
+		room: make(chan struct{}, 1), gone: make(chan struct{}),
+	}
+	// An error means that the connection is gone, which the first read shows.
+	_ = nc.SetReadDeadline(time.Now().Add(d.limits.HelloTimeout))
+	if !d.box.put(letter{event: replica.ConnOpened{Conn: c.id, Remote: nc.RemoteAddr().String()}, conn: c}) {
+		return
+	}
+	d.metrics.accepted.Inc()
+	code, err := d.read(c)
+	if code != pb.ErrorCode_ERROR_UNSPECIFIED {
+		d.metrics.bad.Inc()
+		d.log.Debug("a client is cut off", "remote", nc.RemoteAddr(), "error", err)
+		d.lastWord(w, code, err.Error())
+	}
+	d.box.put(letter{event: replica.ConnClosed{Conn: c.id}, conn: c})
+}
+
+// read carries messages into the mailbox until the connection ends. The code
+// says what the client is to be told, if anything.
+func (d *door) read(c *clientConn) (pb.ErrorCode, error) {
+	first := true
+	for {
+		kind, payload, err := c.wire.Read()
+		if err != nil {
+			return readCode(err, d.limits.HelloTimeout)
+		}
+		if kind != wire.KindClient {
+			continue // of a later version
+		}
+		m := new(pb.ClientMessage)
+		if err := proto.Unmarshal(payload, m); err != nil {
+			return pb.ErrorCode_BAD_MESSAGE, fmt.Errorf("the message cannot be decoded: %w", err)
+		}
+		if m.Body == nil {
+			continue // of a later version
+		}
+		if first {
+			first = false
+			c.wire.SetReadTimeout(0)
+		}
+		size := len(payload) + letterBytes
+		c.pending.Add(int64(size))
+		if !d.box.put(letter{event: replica.ConnReceived{Conn: c.id, Message: m}, conn: c, size: size}) {
+			return pb.ErrorCode_ERROR_UNSPECIFIED, errStopping
+		}
+		for c.pending.Load() > c.limit {
+			select {
+			case <-c.room:
+			case <-c.gone:
+				return pb.ErrorCode_ERROR_UNSPECIFIED, wire.ErrClosed
+			case <-d.ctx.Done():
+				return pb.ErrorCode_ERROR_UNSPECIFIED, errStopping
+			}
+		}
+	}
+}
+
+// readCode says what a client is to be told when reading from it has failed.
+func readCode(err error, hello time.Duration) (pb.ErrorCode, error) {
+	var large *wire.FrameTooLargeError
+	var header *wire.HeaderError
+	switch {
+	case errors.As(err, &large):
+		return pb.ErrorCode_FRAME_TOO_LARGE, err
+	case errors.As(err, &header):
+		return pb.ErrorCode_BAD_MESSAGE, err
+	case errors.Is(err, os.ErrDeadlineExceeded):
+		return pb.ErrorCode_BAD_MESSAGE, fmt.Errorf("no Hello within %v of connecting", hello)
+	}
+	return pb.ErrorCode_ERROR_UNSPECIFIED, err
+}
+
+// lastWord tells a client why its connection ends, and ends it.
+func (d *door) lastWord(w *wire.Conn, code pb.ErrorCode, text string) {
+	// If it cannot be queued the client is not reading; it is cut off anyway.
+	_ = w.Queue(wire.KindServer, fatalError(code, text))
+	_ = w.CloseAfterFlush(flushTime)
+}
+
+func fatalError(code pb.ErrorCode, text string) *pb.ServerMessage {
+	return &pb.ServerMessage{Body: &pb.ServerMessage_Error{Error: &pb.Error{Code: code, Text: text, Fatal: true}}}
+}
+
+// send queues a message; the loop alone calls it.
+func (d *door) send(c *clientConn, m *pb.ServerMessage) {
+	if c.ending {
+		return
+	}
+	err := c.wire.Queue(wire.KindServer, m)
+	switch {
+	case err == nil || errors.Is(err, wire.ErrClosed):
+		return
+	case errors.Is(err, wire.ErrQueueFull):
+		d.metrics.tooSlow.Inc()
+		d.log.Warn("a client is cut off: it reads too slowly", "remote", c.nc.RemoteAddr(), "queued_bytes", c.wire.Queued())
+	default:
+		d.log.Error("a client is cut off: its message cannot be encoded", "remote", c.nc.RemoteAddr(), "error", err)
+	}
+	c.ending = true
+	close(c.gone)
+	_ = c.nc.Close() // the reader sees it and cleans up
+}
+
+// end closes a connection once what is queued for it has left; the loop alone
+// calls it.
+func (d *door) end(c *clientConn, reason string) {
+	if c.ending {
+		return
+	}
+	d.log.Debug("a client's connection is closed", "remote", c.nc.RemoteAddr(), "reason", reason)
+	c.ending = true
+	close(c.gone)
+	d.closers.Add(1)
+	go func() {
+		defer d.closers.Done()
+		_ = c.wire.CloseAfterFlush(flushTime)
+	}()
+}
+
+// goodbye tells a client that the replica stops, and ends the connection; the
+// loop alone calls it.
+func (d *door) goodbye(c *clientConn) {
+	d.send(c, fatalError(pb.ErrorCode_SHUTTING_DOWN, "this replica is stopping: go to another one"))
+	d.end(c, "the replica is stopping")
+}
+
+// stopAccepting ends the listener; connections stand.
+func (d *door) stopAccepting() { _ = d.listener.Close() }
+
+// stop ends every connection, those that are being closed once their last
+// frames have left, and waits for every goroutine of the door. The loop must
+// have ended.
+func (d *door) stop() {
+	d.stopAccepting()
+	d.cancel()
+	d.closers.Wait()
+	d.mu.Lock()
+	d.closed = true
+	for nc := range d.conns {
+		_ = nc.Close()
+	}
+	d.mu.Unlock()
+	d.wg.Wait()
+}

@@ -1,0 +1,220 @@
+package server
+
+import (
+	"context"
+	"log/slog"
+	"sync/atomic"
+	"time"
+
+	"github.com/seed70370324/lockd/internal/clock"
+	"github.com/seed70370324/lockd/internal/invariant"
+	"github.com/seed70370324/lockd/lockd/replica"
+	"github.com/seed70370324/lockd/paxos"
+	"github.com/seed70370324/lockd/replog"
+)
+
+// tickEvery is how often the replica is told the time when nothing else
+// happens, and at least when much does.
+const tickEvery = 20 * time.Millisecond
+
+// loop owns the replica. A panic in it is a broken invariant: it is not
+// recovered, the process ends, the others carry on.
+type loop struct {
+	rep     *replica.Replica
+	box     *mailbox
+	disk    *disk
+	slow    *slow
+	peers   *peers
+	door    *door
+	metrics *shellMetrics
+	log     *slog.Logger
+	fail    func(error)
+
+	conns map[replica.ConnID]*clientConn
+	role  atomic.Pointer[replica.Role] // as of the last batch
+	// roleChanged has one slot: role was replaced.
+	roleChanged chan struct{}
+	lastTick    time.Duration
+	done        chan struct{}
+}
+
+func newLoop() *loop {
+	l := &loop{
+		conns:       map[replica.ConnID]*clientConn{},
+		roleChanged: make(chan struct{}, 1),
+		done:        make(chan struct{}),
+	}
+	l.role.Store(&replica.Role{})
+	return l
+}
+
+// run steps the replica until ctx ends.
+func (l *loop) run(ctx context.Context) {
+	defer close(l.done)
+	timer := time.NewTimer(tickEvery)
+	defer timer.Stop()
+	var empty []letter
+	for ctx.Err() == nil {
+		letters := l.box.swap(empty)
+		// The clock is read after the letters were taken: an arrival is stamped
+		// late rather than early, which can only shorten a client's lease, and a
+		// leadership round begun for it is stamped early rather than late.
+		now := clock.Now()
+		invariant.Assert(now >= l.lastTick, "the clock went back from %v to %v", l.lastTick, now)
+		tick := now-l.lastTick >= tickEvery
+		if len(letters) == 0 && !tick {
+			empty = letters
+			timer.Reset(tickEvery - (now - l.lastTick))
+			select {
+			case <-l.box.wake:
+			case <-timer.C:
+			case <-ctx.Done():
+			}
+			continue
+		}
+		if tick {
+			l.lastTick = now
+			l.rep.Step(now, replog.Tick{})
+		}
+		for i := range letters {
+			l.step(now, &letters[i])
+		}
+		if len(letters) > 0 {
+			l.metrics.batch.Observe(float64(len(letters)))
+		}
+		empty = recycle(letters)
+		if !l.perform(l.rep.Take(now)) {
+			return
+		}
+	}
+}
+
+// step gives one letter to the replica and its room back to the sender.
+func (l *loop) step(now time.Duration, t *letter) {
+	switch ev := t.event.(type) {
+	case nil:
+		t.ask(l.rep)
+		return
+	case replica.ConnOpened:
+		l.conns[ev.Conn] = t.conn
+	case replica.ConnClosed:
+		delete(l.conns, ev.Conn)
+	}
+	l.rep.Step(now, t.event)
+	if t.conn != nil && t.size > 0 {
+		t.conn.stepped(t.size)
+	}
+	if t.peerBytes > 0 {
+		l.metrics.peerPending.Add(-int64(t.peerBytes))
+	}
+}
+
+// perform does what the replica owes after a batch; false: the replica must
+// stop. Nothing here blocks.
+func (l *loop) perform(e replica.Effects) bool {
+	for _, n := range e.Log.Notes {
+		l.log.Info(n)
+	}
+	for _, n := range e.Notes {
+		l.log.Log(context.Background(), level(n.Level), n.Text, n.Args...)
+	}
+	if e.Log.Fatal != nil {
+		// Nothing of this batch may leave.
+		l.fail(e.Log.Fatal)
+		return false
+	}
+	l.performLog(&e.Log)
+	for i := range e.Conns {
+		l.queue(&e.Conns[i])
+	}
+	for _, c := range e.Close {
+		if conn := l.conns[c.Conn]; conn != nil {
+			l.door.end(conn, c.Reason)
+		}
+	}
+	if old := l.role.Load(); *old != e.Role {
+		l.peers.founded(l.rep.Configuration())
+		l.setRole(old, e.Role)
+	}
+	return true
+}
+
+// performLog hands disk and peers their part. The messages that depend on
+// nothing go first: the followers work while the own disk does.
+func (l *loop) performLog(e *replog.Effects) {
+	for _, s := range e.Send {
+		l.peers.Send(s)
+	}
+	w := diskWork{install: e.InstallSnapshot, founded: e.SetFounded, appends: e.Append, after: e.After, trim: e.Trim}
+	if !w.empty() {
+		l.disk.put(w)
+	}
+	for _, r := range e.DiskRead {
+		l.slow.readLog(r, paxos.Slot(l.rep.Metrics().Chosen))
+	}
+	for _, r := range e.SnapshotRead {
+		l.slow.readSnapshot(r)
+	}
+	for _, c := range e.ReceiveSnapshot {
+		l.slow.receive(c)
+	}
+	if e.SaveSnapshot != nil {
+		l.slow.save(e.SaveSnapshot)
+	}
+}
+
+// queue gives a message to its connection's writer. A connection that does
+// not read is cut off before it costs memory.
+func (l *loop) queue(s *replica.ConnSend) {
+	conn := l.conns[s.Conn]
+	if conn == nil {
+		return // gone meanwhile; the replica hears of it
+	}
+	l.door.send(conn, s.Message)
+}
+
+// setRole publishes a change of role and says it in the log.
+func (l *loop) setRole(old *replica.Role, role replica.Role) {
+	l.role.Store(&role)
+	select {
+	case l.roleChanged <- struct{}{}:
+	default:
+	}
+	switch {
+	case role.Master && !old.Master:
+		l.log.Info("this replica is master", "epoch", role.Epoch)
+	case !role.Master && old.Master:
+		l.log.Info("this replica is no longer master", "master", role.MasterName, "address", role.MasterAddress)
+	case role.MasterName != old.MasterName && role.MasterName != "":
+		l.log.Info("another replica is master", "master", role.MasterName, "address", role.MasterAddress)
+	case role.MasterName != old.MasterName:
+		l.log.Warn("no master is known", "before", old.MasterName)
+	}
+}
+
+// ask runs f with the replica on the loop and waits for it; an error: the
+// loop has ended, or ctx has.
+func (l *loop) ask(ctx context.Context, f func(*replica.Replica)) error {
+	done := make(chan struct{})
+	if !l.box.put(letter{ask: func(r *replica.Replica) { f(r); close(done) }}) {
+		return errStopping
+	}
+	select {
+	case <-done:
+		return nil
+	case <-l.done:
+		return errStopping
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+func level(name string) slog.Level {
+	switch name {
+	case "error":
+		return slog.LevelError
+	case "warn":
+		return slog.LevelWarn
+	}
+	return slog.LevelInfo
+}

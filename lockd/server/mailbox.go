@@ -1,0 +1,83 @@
+package server
+
+import (
+	"sync"
+
+	"github.com/seed70370324/lockd/lockd/replica"
+)
+
+// letter is one event on its way to the loop.
+type letter struct {
+	event replica.Event
+	// conn is set for the events of a client's connection, and size is what the
+	// message weighs there until it has been stepped, in bytes.
+	conn *clientConn
+	size int
+	// peerBytes is what a peer's message weighs in the peers' allowance.
+	peerBytes int
+	// ask, instead of an event, is a question that the loop answers (HTTP).
+	ask func(*replica.Replica)
+}
+
+// mailbox gathers what happens for the loop. It has no bound of its own: each
+// sender has one (a connection's pending bytes, the peers' allowance, one
+// completion for each effect that the replica asked for).
+type mailbox struct {
+	mu     sync.Mutex
+	items  []letter
+	wake   chan struct{} // one slot: something is there
+	closed bool
+}
+
+// keepLetters is how much room an emptied slice keeps.
+const keepLetters = 4096
+
+func newMailbox() *mailbox { return &mailbox{wake: make(chan struct{}, 1)} }
+
+// put adds a letter; false: the loop has ended and will not read it.
+func (m *mailbox) put(l letter) bool {
+	m.mu.Lock()
+	if m.closed {
+		m.mu.Unlock()
+		return false
+	}
+	m.items = append(m.items, l)
+	first := len(m.items) == 1
+	m.mu.Unlock()
+	if first {
+		select {
+		case m.wake <- struct{}{}:
+		default:
+		}
+	}
+	return true
+}
+
+// swap takes all letters and leaves the given slice, which must be empty, for
+// the next ones.
+func (m *mailbox) swap(empty []letter) []letter {
+	m.mu.Lock()
+	items := m.items
+	m.items = empty
+	m.mu.Unlock()
+	return items
+}
+
+// close makes put refuse and returns what nobody will read any more.
+func (m *mailbox) close() []letter {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.closed = true
+	items := m.items
+	m.items = nil
+	return items
+}
+
+// recycle empties a slice of letters for the next swap.
+func recycle(items []letter) []letter {
+	if cap(items) > keepLetters {
+		return nil
+	}
+	clear(items)
+	return items[:0]
+}

@@ -1,0 +1,94 @@
+package server
+
+import (
+	"fmt"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/seed70370324/lockd/lockd/replica"
+	"github.com/seed70370324/lockd/paxos"
+	"github.com/seed70370324/lockd/replog"
+	"github.com/seed70370324/lockd/replog/pb"
+)
+
+const (
+	// peerPendingMax is how many bytes of peers' messages may wait for the loop.
+	// Beyond it they are dropped: the protocol repeats what matters.
+	peerPendingMax = 256 << 20
+	// peerLetterBytes is what a message costs besides its bytes.
+	peerLetterBytes = 512
+)
+
+// peers are the connections to the other replicas, and what is said of this
+// one on them.
+type peers struct {
+	*replog.Peers
+	hello *pb.PeerHello // the last one given out; of the loop
+}
+
+// newPeers makes the connections' shell; nothing is dialled before Start.
+func (s *Server) newPeers(opened *replog.Opened, rep *replica.Replica, box *mailbox) (*peers, error) {
+	c := rep.Configuration()
+	self := paxos.ReplicaID(0)
+	for _, m := range c.Members {
+		if m.Name == s.cfg.Name {
+			self = m.ID
+		}
+	}
+	if self == 0 {
+		return nil, fmt.Errorf("replica %s is no member of cell %s", s.cfg.Name, s.cfg.Cell)
+	}
+	p := &peers{hello: &pb.PeerHello{
+		Cell:          s.cfg.Cell,
+		Name:          s.cfg.Name,
+		Replica:       uint64(self),
+		Incarnation:   opened.Identity.GetIncarnation(),
+		CellIdentity:  c.CellIdentity,
+		Founded:       c.CellIdentity != 0,
+		ClientAddress: s.cfg.AdvertiseClient,
+		PeerAddress:   s.cfg.AdvertisePeer,
+		Version:       replog.PeerVersion,
+	}}
+	p.Peers = replog.NewPeers(replog.PeersOptions{
+		Listener: s.listeners.peer, Self: self, Members: c.Members, Hello: p.hello, Logger: s.log,
+	}, s.deliverTo(box))
+	s.metrics.registry.MustRegister(prometheus.NewCounterFunc(prometheus.CounterOpts{
+		Name: "lockd_peer_messages_unsent_total",
+		Help: "Messages to peers dropped because the peer was not connected or did not read.",
+	}, func() float64 { return float64(p.Dropped()) }))
+	return p, nil
+}
+
+// deliverTo puts the peers' events into the mailbox; messages only as long as
+// there is room for them.
+func (s *Server) deliverTo(box *mailbox) func(replog.Event, int) {
+	pending := &s.metrics.peerPending
+	return func(ev replog.Event, bytes int) {
+		if _, ok := ev.(replog.PeerReceived); !ok {
+			box.put(letter{event: ev})
+			return
+		}
+		bytes += peerLetterBytes
+		if pending.Add(int64(bytes)) > peerPendingMax {
+			pending.Add(-int64(bytes))
+			s.metrics.peerDrops.Inc()
+			return
+		}
+		box.put(letter{event: ev, peerBytes: bytes})
+	}
+}
+
+// founded tells the peers that this replica knows its cell; the loop alone
+// calls it, when the cell's identity may have become known.
+func (p *peers) founded(c *paxos.Configuration) {
+	if c.CellIdentity == p.hello.CellIdentity {
+		return
+	}
+	h := &pb.PeerHello{
+		Cell: p.hello.Cell, Name: p.hello.Name, Replica: p.hello.Replica, Incarnation: p.hello.Incarnation,
+		CellIdentity: c.CellIdentity, Founded: true,
+		ClientAddress: p.hello.ClientAddress, PeerAddress: p.hello.PeerAddress, Version: p.hello.Version,
+	}
+	p.hello = h
+	p.UpdateHello(h)
+}
