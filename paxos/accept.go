@@ -1,0 +1,258 @@
+package paxos
+
+import (
+	"time"
+
+	"github.com/seed70370324/lockd/internal/invariant"
+)
+
+// The bounds of what waits to be proposed; beyond them proposals are dropped
+// (and said to be), which the layers above turn into "overloaded".
+const (
+	pendingMax      = 1 << 17
+	pendingBytesMax = 64 << 20
+)
+
+// leadership is the state of a leader, gone when it steps down.
+type leadership struct {
+	since    time.Duration
+	next     Slot // next free slot
+	leadSlot Slot // of the own Lead entry; 0 until it is proposed
+	peers    []*follower
+
+	pending      [][]byte // commands not yet in a slot
+	pendingBytes int
+
+	lastBeat time.Duration
+	beat     uint64 // heartbeat round
+	reads    []uint64
+	round    *readRound
+
+	retiring *retirement // hand-over under way: proposes and serves nothing more
+}
+
+// follower is the leader's view of another member.
+type follower struct {
+	id ReplicaID
+	// accepted: every slot up to it is accepted at this leader's ballot, or
+	// known chosen, by the follower. Only grows.
+	accepted Slot
+	sent     Slot // accepts up to it have been sent
+	chosen   Slot
+	heard    time.Duration
+	beat     uint64 // highest heartbeat round acknowledged
+	voter    bool
+	// progressAt is when accepted last grew or a resend began.
+	progressAt time.Duration
+}
+
+// newLeadership begins with what the promises told of each follower.
+func newLeadership(r *Replica, promised map[ReplicaID]Slot) *leadership {
+	l := &leadership{since: r.now, next: r.chosen + 1, beat: r.rng.Uint64() >> 32}
+	for _, m := range r.cfg.Members {
+		if m.ID != r.o.ID {
+			l.peers = append(l.peers, &follower{id: m.ID, sent: r.chosen, chosen: promised[m.ID], heard: r.now, voter: m.Voter, progressAt: r.now})
+		}
+	}
+	return l
+}
+
+func (l *leadership) peer(id ReplicaID) *follower {
+	for _, p := range l.peers {
+		if p.id == id {
+			return p
+		}
+	}
+	return nil
+}
+
+// propose takes commands for the log.
+func (r *Replica) propose(commands [][]byte) {
+	l := r.lead
+	if l == nil || r.role != Leader || l.retiring != nil {
+		r.out.Dropped = append(r.out.Dropped, commands...)
+		return
+	}
+	for _, c := range commands {
+		if len(l.pending) >= pendingMax || l.pendingBytes+len(c) > pendingBytesMax {
+			r.out.Dropped = append(r.out.Dropped, c)
+			continue
+		}
+		l.pending = append(l.pending, c)
+		l.pendingBytes += len(c)
+	}
+}
+
+// cutProposals puts what waits into as few slots as the limits allow. Nothing
+// waits for company: what has gathered since the last Take goes together.
+func (r *Replica) cutProposals() {
+	l := r.lead
+	for len(l.pending) > 0 && r.windowOpen() {
+		n, bytes := 0, 0
+		for n < len(l.pending) && (n == 0 || bytes+len(l.pending[n]) <= r.o.BatchBytes) {
+			bytes += len(l.pending[n])
+			n++
+		}
+		batch := l.pending[:n:n]
+		l.pending = l.pending[n:]
+		l.pendingBytes -= bytes
+		r.proposeIn(l.next, Value{Kind: Batch, Commands: batch})
+	}
+	if len(l.pending) == 0 {
+		l.pending = nil // the slots own the array now
+	}
+}
+
+// windowOpen reports whether another slot may be opened. The window bounds
+// what a successor has to recover, and memory.
+func (r *Replica) windowOpen() bool {
+	return r.lead.next-1-r.chosen < Slot(r.o.WindowSlots) && r.openBytes < r.o.WindowBytes
+}
+
+// proposeIn is the leader's own phase 2: it accepts the value itself, at its
+// ballot; the accepts for the others leave with the next Take.
+// Invariant: one leader proposes one value in a slot at its ballot.
+func (r *Replica) proposeIn(s Slot, v Value) {
+	if x := r.log.get(s); x != nil {
+		invariant.Assert(x.Ballot != r.ballot, "slot %d is proposed twice at %v", s, r.ballot)
+	}
+	r.store(Entry{Slot: s, Ballot: r.ballot, Value: v})
+	r.lead.next = s + 1
+}
+
+// store accepts (or learns) an entry: in memory and in the next record.
+// Invariant: nothing is accepted below the promise.
+func (r *Replica) store(e Entry) {
+	invariant.Assert(e.Chosen || !e.Ballot.Less(r.promised), "slot %d would be accepted at %v below the promise %v",
+		e.Slot, e.Ballot, r.promised)
+	if old := r.log.get(e.Slot); old != nil {
+		r.openBytes -= old.size
+	}
+	r.log.put(e)
+	r.openBytes += r.log.get(e.Slot).size
+	r.records = append(r.records, e)
+}
+
+// sendAccepts streams open slots to the followers. A follower that is too far
+// behind to store them gets none: it fetches what is chosen.
+func (r *Replica) sendAccepts() {
+	l := r.lead
+	last := l.next - 1
+	var shared []Entry // followers that are equally far get the same slice
+	var from Slot
+	for _, p := range l.peers {
+		if p.sent >= last || p.chosen+Slot(aheadWindows*r.o.WindowSlots) < r.chosen {
+			continue
+		}
+		if p.sent+1 < r.log.base {
+			p.sent = r.chosen // older ones are no longer in memory
+		}
+		to := min(last, max(p.accepted, r.chosen)+Slot(2*r.o.WindowSlots))
+		for p.sent < to {
+			if shared == nil || from != p.sent+1 {
+				from = p.sent + 1
+				shared = r.log.collect(from, to, 2*r.o.BatchBytes)
+			}
+			if len(shared) == 0 {
+				break
+			}
+			r.send(Message{Kind: MsgAccept, To: p.id, Ballot: r.ballot, Chosen: r.chosen, Entries: shared})
+			p.sent = shared[len(shared)-1].Slot
+		}
+	}
+}
+
+// onAccept is phase 2b.
+func (r *Replica) onAccept(m *Message) {
+	if m.Ballot.Less(r.promised) {
+		r.send(Message{Kind: MsgAccepted, To: m.From, Ballot: m.Ballot, Promised: r.promised, Chosen: r.chosen})
+		return
+	}
+	r.follow(m.Ballot, m.From)
+	limit := r.chosen + Slot(aheadWindows*r.o.WindowSlots)
+	for _, e := range m.Entries {
+		if e.Slot <= r.chosen || e.Slot > limit {
+			continue
+		}
+		x := r.log.get(e.Slot)
+		if x != nil && x.Ballot == m.Ballot {
+			continue // repeated
+		}
+		if x == nil && e.Slot > r.chosen+1 && r.openBytes > 2*r.o.WindowBytes {
+			continue // no room beyond a gap; it will be sent again
+		}
+		r.store(Entry{Slot: e.Slot, Ballot: m.Ballot, Value: e.Value})
+	}
+	r.commit(m.Ballot, m.Chosen, m.From)
+	r.ackTo = m.From
+}
+
+// acknowledge sends one answer for all accepts of the batch.
+func (r *Replica) acknowledge() {
+	if r.ackTo == 0 {
+		return
+	}
+	if r.role == Follower && r.leader == r.ackTo && r.ballot == r.promised {
+		r.sendAfter(Message{Kind: MsgAccepted, To: r.ackTo, Ballot: r.ballot, Promised: r.promised, OK: true,
+			Slot: r.acceptedUpTo(r.ballot), Chosen: r.chosen})
+	}
+	r.ackTo = 0
+}
+
+// acceptedUpTo is the highest slot such that every slot up to it is known
+// chosen or accepted at b: what this replica's vote at b covers.
+func (r *Replica) acceptedUpTo(b Ballot) Slot {
+	s := r.chosen
+	if r.durBallot == b {
+		s = max(s, r.durUpTo) // never walk over what was counted before
+	}
+	for {
+		x := r.log.get(s + 1)
+		if x == nil || x.Ballot != b {
+			return s
+		}
+		s++
+	}
+}
+
+func (r *Replica) onAccepted(m *Message) {
+	if p := r.answer(m); p != nil {
+		r.progress(p, m)
+	}
+}
+
+// answer checks a follower's answer to the leader. nil: it does not count.
+// Invariant: only votes of the leader's own ballot are counted.
+func (r *Replica) answer(m *Message) *follower {
+	if r.lead == nil || m.Ballot != r.ballot {
+		return nil
+	}
+	if !m.OK {
+		if r.ballot.Less(m.Promised) {
+			r.superseded(m.Promised)
+		}
+		return nil
+	}
+	p := r.lead.peer(m.From)
+	if p == nil {
+		return nil
+	}
+	p.heard = r.now
+	p.chosen = max(p.chosen, m.Chosen)
+	return p
+}
+
+// progress takes a vote.
+func (r *Replica) progress(p *follower, m *Message) {
+	if m.Slot >= r.lead.next {
+		return // votes for what was never proposed
+	}
+	if m.Slot > p.accepted {
+		p.accepted, p.progressAt = m.Slot, r.now
+		p.sent = max(p.sent, p.accepted)
+	}
+	r.countVotes()
+	if r.lead != nil {
+		r.retireStep()
+	}
+}

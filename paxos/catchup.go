@@ -1,0 +1,221 @@
+package paxos
+
+import (
+	"time"
+
+	"github.com/seed70370324/lockd/internal/invariant"
+)
+
+const (
+	catchUpBytes   = 1 << 20         // asked for at a time
+	catchUpTimeout = 1 * time.Second // then another peer is asked
+	catchUpMax     = 8 << 20         // most that is given at a time
+)
+
+// catchUp is the state of fetching chosen values from others; it is outside
+// of the protocol proper: a chosen value is chosen, whoever tells it.
+type catchUp struct {
+	target   Slot      // something up to here is known chosen somewhere
+	peer     ReplicaID // asked, or to be asked
+	asked    bool
+	at       time.Duration
+	gapSince time.Duration // since when the next slot has been missing, 0: it is not
+}
+
+// behind notes that slots up to target are chosen and not all known here.
+func (r *Replica) behind(target Slot, peer ReplicaID) {
+	c := &r.catch
+	if target > c.target {
+		c.target = target
+		if !c.asked {
+			c.peer = peer
+		}
+	}
+	if c.gapSince == 0 {
+		c.gapSince = r.now
+	}
+	// A small gap is most likely on its way; a candidate and a replica that is
+	// far behind do not wait for it.
+	if r.phase != nil || target > r.chosen+Slot(r.o.WindowSlots) {
+		r.askCatchUp()
+	}
+}
+
+func (r *Replica) catchUpTick() {
+	c := &r.catch
+	if c.target <= r.chosen || r.lead != nil {
+		c.gapSince = 0
+		return
+	}
+	switch {
+	case c.asked && r.now-c.at > catchUpTimeout:
+		c.asked = false
+		c.peer = r.otherPeer(c.peer)
+		r.askCatchUp()
+	case !c.asked && c.gapSince != 0 && r.now-max(c.gapSince, c.at) > r.o.Heartbeat/2:
+		r.askCatchUp()
+	}
+}
+
+// otherPeer is the member after id, in turn, that is not this one.
+func (r *Replica) otherPeer(id ReplicaID) ReplicaID {
+	ms := r.cfg.Members
+	for i := range ms {
+		if ms[i].ID == id {
+			for k := 1; k <= len(ms); k++ {
+				if next := ms[(i+k)%len(ms)].ID; next != r.o.ID {
+					return next
+				}
+			}
+		}
+	}
+	for _, m := range ms {
+		if m.ID != r.o.ID {
+			return m.ID
+		}
+	}
+	return 0
+}
+
+func (r *Replica) askCatchUp() {
+	c := &r.catch
+	if c.asked || c.target <= r.chosen || r.lead != nil {
+		return
+	}
+	if c.peer == 0 || c.peer == r.o.ID {
+		c.peer = r.otherPeer(0)
+	}
+	if c.peer == 0 {
+		return
+	}
+	c.asked, c.at = true, r.now
+	r.send(Message{Kind: MsgCatchUp, To: c.peer, Slot: r.chosen + 1, Limit: catchUpBytes})
+}
+
+// onCatchUp gives what is chosen from the slot asked for on: from memory, or
+// by way of the driver from disk.
+func (r *Replica) onCatchUp(m *Message) {
+	limit := int(min(max(m.Limit, 1), catchUpMax))
+	reply := Message{Kind: MsgCatchUpReply, To: m.From, Slot: m.Slot, Chosen: r.chosen, First: r.first()}
+	switch {
+	case m.Slot == 0 || m.Slot > r.chosen || m.Slot < r.first():
+		r.send(reply) // nothing to give, or trimmed: First says so
+	case m.Slot >= r.log.base:
+		reply.Entries = r.log.collect(m.Slot, r.chosen, limit)
+		r.send(reply)
+	default:
+		r.out.ReadLog = append(r.out.ReadLog, ReadLog{To: m.From, From: m.Slot, Limit: uint64(limit)})
+	}
+}
+
+// logRead passes on what the driver read from disk.
+func (r *Replica) logRead(ev LogRead) {
+	reply := Message{Kind: MsgCatchUpReply, To: ev.To, Chosen: r.chosen, First: r.first()}
+	for _, e := range ev.Entries {
+		if e.Slot > r.chosen {
+			break
+		}
+		e.Chosen = true
+		reply.Entries = append(reply.Entries, e)
+	}
+	if len(reply.Entries) > 0 {
+		reply.Slot = reply.Entries[0].Slot
+	}
+	r.send(reply)
+}
+
+func (r *Replica) onCatchUpReply(m *Message) {
+	c := &r.catch
+	expected := c.asked && m.From == c.peer
+	c.target = max(c.target, m.Chosen)
+	before := r.chosen
+	for _, e := range m.Entries {
+		r.learn(e)
+	}
+	if expected {
+		c.asked = false
+	}
+	if !expected || r.lead != nil {
+		return
+	}
+	switch {
+	case r.chosen > before:
+		if r.chosen-before > Slot(r.o.WindowSlots) && c.target <= r.chosen {
+			r.note("caught up with %d from replica %d", r.chosen, m.From)
+		}
+		r.askCatchUp()
+	case m.First > r.chosen+1:
+		// Trimmed is not empty: what is gone there is in a snapshot there.
+		r.out.NeedSnapshot = m.From
+		c.at, c.asked = r.now, true // asked again, of another, if no snapshot comes
+	case m.Chosen <= r.chosen:
+		c.peer = r.otherPeer(m.From) // it does not know more than we do
+	}
+}
+
+// learn takes a value that is known to be chosen.
+// Invariant: a chosen value never changes.
+func (r *Replica) learn(e Entry) {
+	if e.Slot != r.chosen+1 || r.lead != nil {
+		return
+	}
+	x := r.log.get(e.Slot)
+	if x != nil && !x.Chosen && x.Ballot == e.Ballot && !e.Ballot.IsZero() {
+		invariant.Assert(sameValue(&x.Value, &e.Value), "slot %d: chosen value differs from the one accepted at the same ballot %v", e.Slot, e.Ballot)
+	}
+	e.Chosen = true
+	r.store(e)
+	r.choose(e.Slot)
+	if p := r.phase; p != nil {
+		delete(p.best, e.Slot)
+		if r.chosen >= p.chosen {
+			r.phaseOneStep()
+		}
+	}
+}
+
+func sameValue(a, b *Value) bool {
+	if a.Kind != b.Kind || a.Leader != b.Leader || len(a.Commands) != len(b.Commands) {
+		return false
+	}
+	for i := range a.Commands {
+		if string(a.Commands[i]) != string(b.Commands[i]) {
+			return false
+		}
+	}
+	return true
+}
+
+// trimmed forgets what a snapshot covers.
+func (r *Replica) trimmed(s Slot) {
+	invariant.Assert(s <= r.chosen, "log trimmed up to %d above the chosen index %d", s, r.chosen)
+	r.diskFirst = max(r.diskFirst, s+1)
+	r.log.dropTo(s)
+}
+
+// installed takes over a snapshot. Entries accepted above it stay valid, with
+// their ballots.
+func (r *Replica) installed(ev Installed) {
+	r.catch.asked, r.catch.gapSince = false, 0
+	if ev.Slot <= r.chosen {
+		return
+	}
+	invariant.Assert(r.lead == nil, "a leader installs a snapshot up to %d", ev.Slot)
+	for s := r.chosen + 1; s <= ev.Slot; s++ {
+		if x := r.log.get(s); x != nil {
+			r.openBytes -= x.size
+		}
+	}
+	r.log.dropTo(ev.Slot)
+	r.chosen = ev.Slot
+	r.diskFirst = ev.Slot + 1
+	if len(ev.Configuration.Members) > 0 {
+		r.cfg = ev.Configuration
+	}
+	r.note("snapshot up to %d installed", ev.Slot)
+	if p := r.phase; p != nil && r.chosen >= p.chosen {
+		r.phaseOneStep()
+		return
+	}
+	r.askCatchUp()
+}

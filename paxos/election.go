@@ -1,0 +1,138 @@
+package paxos
+
+import "time"
+
+// probeState is a pre-election round: would a majority follow me?
+type probeState struct {
+	round uint64 // distinguishes answers of earlier rounds
+	yes   map[ReplicaID]bool
+	sent  time.Duration
+}
+
+// resetElection draws the next instant at which silence makes us probe. Each
+// failed attempt doubles the spread, up to eight times, so that duelling
+// candidates part.
+func (r *Replica) resetElection() {
+	spread := r.o.ElectionMax - r.o.ElectionMin
+	spread <<= min(r.attempts, 3)
+	r.electionAt = r.now + r.o.ElectionMin + time.Duration(r.rng.Int64N(int64(spread)))
+}
+
+// hearsLeader reports whether a live leader was heard within the time in
+// which nobody else is followed. Who has just started has had no chance to
+// hear one, and counts as if it had.
+func (r *Replica) hearsLeader() bool {
+	if r.role == Leader || r.role == Preparing {
+		return true
+	}
+	return r.now-r.born < r.o.ElectionMin || (r.leader != 0 && r.now-r.heard < r.o.ElectionMin)
+}
+
+// eligible reports whether this replica may campaign. Before founding only
+// the founder may, and who has accepted what it proposed.
+func (r *Replica) eligible() bool {
+	if !r.isVoter() || (len(r.owed) > 0 && r.now-r.owed[0].at > r.o.DiskTimeout) {
+		return false // not with a disk that hangs
+	}
+	return r.chosen > 0 || r.campaigned || r.log.get(1) != nil
+}
+
+func (r *Replica) electionTick() {
+	if r.role == Candidate {
+		r.resendPrepare()
+	}
+	if r.probe != nil && r.now-r.probe.sent >= r.o.Heartbeat {
+		r.sendProbes()
+	}
+	if r.now < r.electionAt {
+		return
+	}
+	if !r.eligible() {
+		r.resetElection()
+		return
+	}
+	if r.role == Candidate {
+		r.attempts++
+		r.becomeFollower(Ballot{}, 0)
+	}
+	if r.leader != 0 {
+		r.note("leader %d not heard for %v: asking whether to elect another", r.leader, (r.now - r.heard).Round(time.Millisecond))
+		r.leader = 0
+	}
+	r.resetElection()
+	r.probe = &probeState{round: r.rng.Uint64(), yes: map[ReplicaID]bool{r.o.ID: true}}
+	r.sendProbes()
+	r.probeStep()
+}
+
+func (r *Replica) sendProbes() {
+	r.probe.sent = r.now
+	for _, id := range r.voters() {
+		if id != r.o.ID && !r.probe.yes[id] {
+			r.send(Message{Kind: MsgProbe, To: id, Chosen: r.chosen, Sequence: r.probe.round})
+		}
+	}
+}
+
+// onProbe answers whether this replica would follow the asker. The answer
+// changes nothing here: a replica that cannot hear the leader disturbs nobody
+// by asking.
+func (r *Replica) onProbe(m *Message) {
+	ok := !r.hearsLeader() && r.chosen <= m.Chosen+Slot(r.o.WindowSlots)
+	r.send(Message{Kind: MsgProbeReply, To: m.From, OK: ok, Promised: r.promised, Chosen: r.chosen,
+		First: r.first(), Sequence: m.Sequence})
+}
+
+func (r *Replica) onProbeReply(m *Message) {
+	if m.Chosen > r.chosen {
+		r.behind(m.Chosen, m.From)
+	}
+	if r.probe == nil || m.Sequence != r.probe.round || !m.OK {
+		return
+	}
+	r.probe.yes[m.From] = true
+	r.probeStep()
+}
+
+func (r *Replica) probeStep() {
+	if len(r.probe.yes) >= r.quorum() {
+		r.prepare(false)
+	}
+}
+
+// becomeFollower leaves any other role. With a leader it follows that one at
+// ballot b.
+func (r *Replica) becomeFollower(b Ballot, leader ReplicaID) {
+	if r.lead != nil {
+		r.note("stepped down from %v", r.ballot)
+		for _, c := range r.lead.pending {
+			r.out.Dropped = append(r.out.Dropped, c)
+		}
+		r.lead = nil
+	}
+	r.role, r.phase = Follower, nil
+	r.ballot, r.leader = b, leader
+	if leader != 0 {
+		r.probe = nil
+		r.attempts = 0
+	}
+}
+
+// follow notes a live leader at ballot b, which is not below the promise.
+func (r *Replica) follow(b Ballot, leader ReplicaID) {
+	r.raisePromise(b)
+	if r.role != Follower || r.ballot != b || r.leader != leader {
+		r.becomeFollower(b, leader)
+	}
+	r.probe = nil
+	r.heard = r.now
+	r.resetElection()
+}
+
+// superseded reacts to a higher ballot seen in a refusal.
+func (r *Replica) superseded(by Ballot) {
+	r.note("ballot %v is preempted by %v", r.ballot, by)
+	r.attempts++
+	r.becomeFollower(Ballot{}, 0)
+	r.resetElection()
+}

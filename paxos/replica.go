@@ -1,0 +1,411 @@
+package paxos
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"time"
+
+	"github.com/seed70370324/lockd/internal/invariant"
+)
+
+// roundMax bounds the rounds that are believed: a message with a higher one is
+// nonsense, and following it would use the numbers up.
+const roundMax = 1 << 62
+
+// aheadWindows is how many windows above its chosen index an acceptor stores
+// accepts: it bounds memory and the size of a promise.
+const aheadWindows = 4
+
+// Replica is one member of a cell: proposer, acceptor and learner in one. It
+// is a state machine: no goroutine, lock, clock or I/O. One caller at a time.
+type Replica struct {
+	o   Options
+	rng *rand.Rand
+	now time.Duration
+	cfg Configuration
+
+	// promised is the highest ballot promised; no accept of a lower one is
+	// taken any more. Only grows. It is in every record, so it is durable
+	// before anything in After that depends on it leaves.
+	promised Ballot
+	// log holds accepted and chosen entries in memory. Every slot <= chosen in
+	// it is present.
+	log entryLog
+	// chosen is the highest slot known chosen with no slot unknown below it.
+	// Only grows; all slots up to it have been given out in Effects.Chosen (or
+	// are in a snapshot).
+	chosen Slot
+	// openBytes is the size of the entries above chosen.
+	openBytes int
+	// diskFirst is the first slot that the log on disk still has.
+	diskFirst Slot
+
+	role   Role
+	ballot Ballot    // led, campaigned for, or followed
+	leader ReplicaID // followed, or itself
+	// heard is when a live leader was last heard; valid if leader != 0.
+	heard time.Duration
+	// maxRound is the highest round seen anywhere: the next own one is higher.
+	maxRound uint64
+	// electionAt is when to probe if no leader is heard before.
+	electionAt time.Duration
+	born       time.Duration // until ElectionMin after a restart the leader is presumed alive
+	attempts   int           // failed elections since a leader was last known
+
+	found      *Configuration // to propose in slot 1, founding only
+	campaigned bool           // Campaign was given: eligible although nothing is chosen
+
+	probe *probeState
+	phase *phaseOne
+	lead  *leadership
+	catch catchUp
+
+	// Durability: what is owed, oldest first, and what is durable.
+	sequence  uint64
+	owed      []owedWrite
+	durBallot Ballot // ballot of durUpTo
+	durUpTo   Slot   // accepted without a gap at durBallot, durably
+
+	// Gathered for Take.
+	records  []Entry
+	dirty    bool // promise changed since the last record
+	nowBox   []Message
+	afterBox []Message
+	ackTo    ReplicaID // owes an Accepted to this leader
+	out      Effects
+	told     RoleEvent // role as last reported
+}
+
+// owedWrite remembers what becomes durable with a sequence number.
+type owedWrite struct {
+	sequence uint64
+	at       time.Duration // when it was handed out
+	ballot   Ballot
+	upTo     Slot
+	promise  Ballot
+}
+
+// New makes a replica from what was found on disk; a zero Restored is a fresh
+// one. Entries up to Restored.Chosen come out of the first Take for applying.
+func New(o Options, r Restored) *Replica {
+	setDefaults(&o)
+	p := &Replica{
+		o:         o,
+		rng:       rand.New(rand.NewPCG(o.Seed, uint64(o.ID))),
+		now:       o.Now,
+		cfg:       o.Configuration,
+		promised:  r.Promised,
+		maxRound:  r.Promised.Round,
+		chosen:    r.Applied,
+		diskFirst: max(r.First, 1),
+		log:       entryLog{base: r.Applied + 1},
+	}
+	if r.First == 0 {
+		p.diskFirst = r.Applied + 1
+	}
+	for _, e := range r.Entries {
+		if e.Slot > r.Applied {
+			p.log.put(e)
+			p.openBytes += e.Value.size()
+			p.maxRound = max(p.maxRound, e.Ballot.Round)
+		}
+	}
+	// A record's chosen index was written after the entries it covers, and
+	// each of those was then at the ballot that chose it, or learnt.
+	for p.chosen < r.Chosen && p.log.get(p.chosen+1) != nil {
+		p.choose(p.chosen + 1)
+	}
+	p.born = -o.ElectionMin
+	if p.chosen > 0 {
+		p.born = o.Now
+	}
+	p.resetElection()
+	if len(p.voters()) == 1 {
+		p.electionAt = p.now
+	}
+	p.told = RoleEvent{Role: Follower}
+	return p
+}
+
+func setDefaults(o *Options) {
+	def := func(d *time.Duration, v time.Duration) {
+		if *d <= 0 {
+			*d = v
+		}
+	}
+	num := func(n *int, v int) {
+		if *n <= 0 {
+			*n = v
+		}
+	}
+	def(&o.Heartbeat, 100*time.Millisecond)
+	def(&o.ElectionMin, 500*time.Millisecond)
+	def(&o.ElectionMax, max(900*time.Millisecond, 2*o.ElectionMin-100*time.Millisecond))
+	if o.ElectionMax <= o.ElectionMin {
+		o.ElectionMax = o.ElectionMin + 1
+	}
+	def(&o.DiskTimeout, 2*time.Second)
+	num(&o.WindowSlots, 256)
+	num(&o.WindowBytes, 16<<20)
+	num(&o.BatchBytes, 1<<20)
+	num(&o.MemoryBytes, 64<<20)
+}
+
+// Step takes one event at time now, which never goes back. What it causes
+// gathers until Take.
+func (r *Replica) Step(now time.Duration, ev Event) {
+	r.now = max(r.now, now)
+	switch ev := ev.(type) {
+	case Tick:
+		r.tick()
+	case Receive:
+		r.receive(&ev.Message)
+	case Persisted:
+		r.persisted(ev.Sequence)
+	case Propose:
+		r.propose(ev.Commands)
+	case ProposeConfig:
+		if r.chosen == 0 {
+			c := ev.Configuration
+			r.found = &c
+		}
+	case ConfirmRead:
+		r.confirmRead(ev.ID)
+	case Handover:
+		r.handOver(ev.To)
+	case LogRead:
+		r.logRead(ev)
+	case Trimmed:
+		r.trimmed(ev.Slot)
+	case Installed:
+		r.installed(ev)
+	case Campaign:
+		r.campaigned = true
+		if r.role == Follower || r.role == Candidate {
+			r.prepare(false)
+		}
+	}
+}
+
+// Take closes the batch and returns what the driver owes.
+func (r *Replica) Take(now time.Duration) Effects {
+	r.now = max(r.now, now)
+	if r.lead != nil {
+		r.cutProposals()
+		r.startReadRound()
+		r.sendAccepts()
+	}
+	r.acknowledge()
+	out := r.out
+	r.out = Effects{}
+	out.Now, r.nowBox = r.nowBox, nil
+	out.After, r.afterBox = r.afterBox, nil
+	if r.dirty || len(r.records) > 0 {
+		out.Record = &Record{Promised: r.promised, Chosen: r.chosen, Entries: r.records}
+		r.records, r.dirty = nil, false
+	}
+	if out.Record != nil || len(out.After) > 0 {
+		r.sequence++
+		out.Sequence = r.sequence
+		r.owed = append(r.owed, owedWrite{r.sequence, r.now, r.promised, r.acceptedUpTo(r.promised), r.promised})
+	}
+	if role := (RoleEvent{r.role, r.ballot, r.leader}); role != r.told {
+		r.told = role
+		out.Role = &role
+	}
+	return out
+}
+
+// receive dispatches a message after checking that it makes sense at all.
+func (r *Replica) receive(m *Message) {
+	if !r.sane(m) {
+		return
+	}
+	r.maxRound = max(r.maxRound, m.Ballot.Round, m.Promised.Round)
+	switch m.Kind {
+	case MsgProbe:
+		r.onProbe(m)
+	case MsgProbeReply:
+		r.onProbeReply(m)
+	case MsgPrepare:
+		r.onPrepare(m)
+	case MsgPromise:
+		r.onPromise(m)
+	case MsgAccept:
+		r.onAccept(m)
+	case MsgAccepted:
+		r.onAccepted(m)
+	case MsgHeartbeat:
+		r.onHeartbeat(m)
+	case MsgHeartbeatAck:
+		r.onHeartbeatAck(m)
+	case MsgCatchUp:
+		r.onCatchUp(m)
+	case MsgCatchUpReply:
+		r.onCatchUpReply(m)
+	case MsgHandover:
+		r.onHandover(m)
+	}
+}
+
+// sane refuses what no correct replica sends, so that the rest may rely on it.
+func (r *Replica) sane(m *Message) bool {
+	if m.From == r.o.ID || (m.To != 0 && m.To != r.o.ID) || r.member(m.From) == nil {
+		return false
+	}
+	if m.Ballot.Round > roundMax || m.Promised.Round > roundMax {
+		return false
+	}
+	switch m.Kind {
+	case MsgPrepare, MsgAccept, MsgHeartbeat:
+		if m.Ballot.Round == 0 || m.Ballot.Replica != m.From {
+			return false
+		}
+	}
+	for i := range m.Entries {
+		e := &m.Entries[i]
+		if e.Slot == 0 || e.Value.Kind > Config || e.Ballot.Round > roundMax ||
+			(e.Value.Kind == Config && e.Value.Config == nil) {
+			return false
+		}
+	}
+	return true
+}
+
+// persisted says that everything up to sequence is durable: own promise and
+// own accepts count from now on.
+func (r *Replica) persisted(sequence uint64) {
+	for len(r.owed) > 0 && r.owed[0].sequence <= sequence {
+		w := r.owed[0]
+		r.owed = r.owed[1:]
+		if w.ballot != r.durBallot {
+			r.durBallot, r.durUpTo = w.ballot, 0
+		}
+		r.durUpTo = max(r.durUpTo, w.upTo)
+		if r.phase != nil && w.promise == r.phase.ballot && !r.phase.durable {
+			r.phase.durable = true
+			r.phaseOneStep()
+		}
+	}
+	if r.lead != nil {
+		r.countVotes()
+	}
+}
+
+func (r *Replica) tick() {
+	switch r.role {
+	case Preparing, Leader:
+		r.leaderTick()
+	default:
+		r.electionTick()
+	}
+	r.catchUpTick()
+}
+
+// ---- small helpers ----
+
+func (r *Replica) member(id ReplicaID) *Member {
+	for i := range r.cfg.Members {
+		if r.cfg.Members[i].ID == id {
+			return &r.cfg.Members[i]
+		}
+	}
+	return nil
+}
+
+// voters are the members whose votes count.
+func (r *Replica) voters() []ReplicaID {
+	ids := make([]ReplicaID, 0, len(r.cfg.Members))
+	for _, m := range r.cfg.Members {
+		if m.Voter {
+			ids = append(ids, m.ID)
+		}
+	}
+	return ids
+}
+
+// quorum is the size of a majority of the voters. Any two majorities share a
+// member: all of Paxos rests on that.
+func (r *Replica) quorum() int { return len(r.voters())/2 + 1 }
+
+func (r *Replica) isVoter() bool {
+	m := r.member(r.o.ID)
+	return m != nil && m.Voter
+}
+
+// send queues a message that depends on nothing that is not durable.
+func (r *Replica) send(m Message) {
+	m.From = r.o.ID
+	r.nowBox = append(r.nowBox, m)
+}
+
+// sendAfter queues a message that may leave only when all that was recorded
+// up to now is durable.
+func (r *Replica) sendAfter(m Message) {
+	m.From = r.o.ID
+	r.afterBox = append(r.afterBox, m)
+}
+
+// raisePromise promises b. Invariant: a promise never goes back.
+func (r *Replica) raisePromise(b Ballot) {
+	invariant.Assert(!b.Less(r.promised), "promise of %v would go back to %v", r.promised, b)
+	if b != r.promised {
+		r.promised = b
+		r.dirty = true
+	}
+}
+
+func (r *Replica) note(format string, args ...any) {
+	r.out.Notes = append(r.out.Notes, fmt.Sprintf(format, args...))
+}
+
+// Status returns a view for people.
+func (r *Replica) Status() Status {
+	s := Status{
+		ID: r.o.ID, Role: r.role, Promised: r.promised, Ballot: r.ballot, Leader: r.leader,
+		Chosen: r.chosen, First: r.first(), Last: max(r.log.last(), r.chosen),
+	}
+	if r.lead != nil {
+		for _, p := range r.lead.peers {
+			s.Peers = append(s.Peers, PeerProgress{p.id, p.accepted, p.chosen, p.heard})
+		}
+	}
+	return s
+}
+
+// first is the first slot that can be given to others.
+func (r *Replica) first() Slot { return min(r.diskFirst, r.log.base) }
+
+// Check verifies the invariants that cost a walk over the log in memory; for
+// tests and the simulator.
+func (r *Replica) Check() error {
+	open := 0
+	for i := range r.log.e {
+		x := &r.log.e[i]
+		s := r.log.base + Slot(i)
+		switch {
+		case x.present && x.Slot != s:
+			return fmt.Errorf("paxos: entry of slot %d stands in slot %d", x.Slot, s)
+		case !x.present && s <= r.chosen:
+			return fmt.Errorf("paxos: slot %d is at or below the chosen index %d and unknown", s, r.chosen)
+		case x.present && s > r.chosen:
+			open += x.size
+			if !x.Chosen && r.promised.Less(x.Ballot) {
+				return fmt.Errorf("paxos: slot %d accepted at %v above the promise %v", s, x.Ballot, r.promised)
+			}
+		}
+	}
+	if open != r.openBytes {
+		return fmt.Errorf("paxos: %d open bytes counted, %d kept", open, r.openBytes)
+	}
+	if r.chosen+1 < r.log.base {
+		return fmt.Errorf("paxos: log in memory begins at %d behind the chosen index %d", r.log.base, r.chosen)
+	}
+	if (r.role == Leader || r.role == Preparing) != (r.lead != nil) {
+		return fmt.Errorf("paxos: role %v does not fit the leadership's state", r.role)
+	}
+	if r.lead != nil && r.promised != r.ballot {
+		return fmt.Errorf("paxos: leads %v having promised %v", r.ballot, r.promised)
+	}
+	return nil
+}
