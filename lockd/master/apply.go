@@ -22,8 +22,11 @@ func (m *Master) Command(now time.Duration, command []byte, r *storepb.Result, c
 	s := m.sessions[h.session]
 	// The answer goes ahead of the events that the command caused, for the
 	// session that asked.
-	if s != nil && h.number != 0 && m.done(s, h.number) {
-		m.reply(s, r)
+	if s != nil && h.number != 0 {
+		s.settled(h.number, r)
+		if m.done(s, h.number) {
+			m.reply(s, r)
+		}
 	}
 	m.changes(&h, changes)
 	switch h.op {

@@ -84,10 +84,8 @@ const (
 	maxKeepAlive     = 1 << 16  // sessions named in one KeepAlive
 	minClientFrame   = 64 << 10 // a client must take frames of at least this
 	maxText          = 256      // of the names that a client gives itself
-	maxNonce         = 64
-	minNonce         = 8
-	defaultFrame     = 4 << 20 // a client's limit when it names none
-	frameReserve     = 1 << 10 // kept free in a paged answer
+	defaultFrame     = 4 << 20  // a client's limit when it names none
+	frameReserve     = 1 << 10  // kept free in a paged answer
 	protocolVersion  = 1
 	defaultLease     = 12 * time.Second
 	retryOverloaded  = 200 // milliseconds

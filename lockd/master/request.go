@@ -63,7 +63,7 @@ func (m *Master) request(c *conn, r *wirepb.Request) {
 	}
 	// Only what can be executed in order goes into the log; the client repeats
 	// the rest behind what it left out.
-	if next := m.nextNumber(s); number > next {
+	if next, ok := m.mayPropose(s, number); !ok {
 		m.reply(s, &storepb.Result{Code: storepb.Code_RETRY, Number: number, Revision: m.st.Revision(),
 			Detail: fmt.Sprintf("the next number of the session is %d", next)})
 		return
@@ -109,16 +109,31 @@ func (s *session) find(number uint64) (int, bool) {
 	})
 }
 
-// nextNumber is the highest number that may be proposed now.
-func (m *Master) nextNumber(s *session) uint64 {
-	last := uint64(0)
+// settled notes that a request was executed or settled as void, as far as its
+// result tells; where it leaves a doubt, mayPropose asks the state.
+func (s *session) settled(number uint64, r *storepb.Result) {
+	switch r.GetCode() {
+	case storepb.Code_RETRY, storepb.Code_LIMIT, storepb.Code_BAD_COMMAND, storepb.Code_UNKNOWN_SESSION:
+		return
+	}
+	s.last = max(s.last, number)
+}
+
+// mayPropose reports whether number can be executed behind what is executed and
+// proposed; if not, next is the highest that can.
+func (m *Master) mayPropose(s *session, number uint64) (next uint64, ok bool) {
+	last := s.last
 	if n := len(s.requests); n > 0 {
-		last = s.requests[n-1].number
+		last = max(last, s.requests[n-1].number)
 	}
-	if v, ok := m.st.Session(s.id); ok {
-		last = max(last, v.LastNumber)
+	if number <= last+1 {
+		return number, true
 	}
-	return last + 1
+	if v, found := m.st.Session(s.id); found {
+		s.last = max(s.last, v.LastNumber)
+		last = max(last, s.last)
+	}
+	return last + 1, number <= last+1
 }
 
 // overloaded says which limit of what is under way is reached, "" none.

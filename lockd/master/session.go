@@ -27,6 +27,7 @@ type session struct {
 	attaching bool
 
 	requests []request // proposed and not applied, by number
+	last     uint64    // a number up to which all are executed or void; may lag
 
 	acked   uint64 // highest event acknowledged by the client
 	logged  uint64 // the same as proposed to the log
@@ -82,8 +83,8 @@ func (m *Master) open(c *conn, o *wirepb.OpenSession) {
 		}
 		m.sendError(c, e)
 	}
-	if n := len(o.GetNonce()); n < minNonce || n > maxNonce {
-		refuse(wirepb.ErrorCode_INVALID_ARGUMENT, fmt.Sprintf("a session's nonce has %d to %d random bytes, not %d", minNonce, maxNonce, n))
+	if n := len(o.GetNonce()); n < store.NonceMin || n > store.NonceMax {
+		refuse(wirepb.ErrorCode_INVALID_ARGUMENT, fmt.Sprintf("a session's nonce has %d to %d random bytes, not %d", store.NonceMin, store.NonceMax, n))
 		return
 	}
 	if len(o.GetClient().GetName()) > maxText || len(o.GetClient().GetHost()) > maxText {
@@ -109,8 +110,7 @@ func (m *Master) open(c *conn, o *wirepb.OpenSession) {
 	lease := o.GetLeaseMs()
 	if lease == 0 {
 		lease = uint64(defaultLease / time.Millisecond)
-	}
-	lease = min(max(lease, store.LeaseMinMillis), store.LeaseMaxMillis)
+	} // the store keeps it within its bounds, the answer says what it is
 	open := &opening{nonce: nonce, id: id, conn: c, arrival: m.now}
 	m.opening[nonce] = open
 	m.propose(&storepb.Command{Op: &storepb.Command_OpenSession{OpenSession: &storepb.OpenSession{

@@ -48,6 +48,13 @@ const foundingEvery = time.Second
 // New makes a replica from what was found on disk. found must have been opened
 // with DecodeSnapshot.
 func New(o Options, found *replog.Opened) (*Replica, error) {
+	return build(o, found, func(sm replog.StateMachine) (replog.NodeAPI, error) {
+		return replog.NewNode(o.Node, found, sm)
+	})
+}
+
+// build makes a replica over any log.
+func build(o Options, found *replog.Opened, log func(replog.StateMachine) (replog.NodeAPI, error)) (*Replica, error) {
 	r := &Replica{o: o, now: o.Node.Now, started: o.Node.Now, addresses: make(map[paxos.ReplicaID]string)}
 	switch s := found.State.(type) {
 	case nil:
@@ -68,7 +75,7 @@ func New(o Options, found *replog.Opened) (*Replica, error) {
 		DriftPPM: o.DriftPPM, WallMS: o.WallMS,
 		Status: r.Status, AgeMS: r.ageMS,
 	}, r.store, r.now)
-	node, err := replog.NewNode(o.Node, found, stateMachine{r})
+	node, err := log(stateMachine{r})
 	if err != nil {
 		return nil, fmt.Errorf("starting the replica: %w", err)
 	}
