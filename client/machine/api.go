@@ -47,7 +47,8 @@ type (
 		ID   CallID // of this call
 		Lock CallID // of the Acquire
 	}
-	// Read starts a read.
+	// Read starts a read. The Machine owns the message from then on and gives it
+	// its id.
 	Read struct {
 		ID   CallID
 		Read *pb.Read
@@ -61,6 +62,11 @@ type (
 	// Acquire is withdrawn (and released, should it have been granted); another
 	// request is done with ErrUnknownOutcome if it may have been executed.
 	Cancel struct{ ID CallID }
+	// Pause stops a watch whose updates the driver cannot take fast enough: no
+	// more come until Resume, and then what has changed meanwhile comes once.
+	Pause struct{ ID CallID }
+	// Resume goes on with a paused watch.
+	Resume struct{ ID CallID }
 	// Close ends the session.
 	Close struct{}
 )
@@ -76,16 +82,22 @@ func (Release) event()       {}
 func (Read) event()          {}
 func (Watch) event()         {}
 func (Cancel) event()        {}
+func (Pause) event()         {}
+func (Resume) event()        {}
 func (Close) event()         {}
 
-// Effects is what the driver owes after a Step or a batch of them.
+// Effects is what the driver owes after a Step or a batch of them. Messages
+// must not be changed: the Machine may send parts of them again.
 type Effects struct {
 	// Dial: connect to this address (drop any connection there is first).
 	Dial string
 	// Hangup: drop the connection.
 	Hangup bool
-	Send   []*pb.ClientMessage
-	Done   []Done
+	// Send: queue these on the connection, after Dial or Hangup was obeyed.
+	Send []*pb.ClientMessage
+	Done []Done
+	// Waiting tells, once for each, of Acquires that were queued.
+	Waiting []Waiting
 	// Updates of watches, in order.
 	Updates []Update
 	// Lost names locks (by their Acquire) that are lost to this client from now
@@ -107,8 +119,17 @@ type Done struct {
 	Err    error
 }
 
-// Update is a change (or a page of the first state) for a watch. Deletions
-// found after a reconnect are in it too.
+// Waiting tells that an Acquire was queued by the service. Result has the
+// blockers and the position.
+type Waiting struct {
+	ID     CallID
+	Result *storepb.Result
+}
+
+// Update is a change (or a page of the first state) for a watch. State and End
+// are set for the state that was found first alone; what is found to have
+// changed after a reconnect or a Pause comes as changes, each once, deletions
+// too. Only creations, changes of content, and deletions are told.
 type Update struct {
 	ID     CallID
 	Update *pb.WatchUpdate
@@ -142,6 +163,24 @@ const (
 	Closed
 )
 
+// String names the state.
+func (s State) String() string {
+	switch s {
+	case Connecting:
+		return "connecting"
+	case Live:
+		return "live"
+	case Jeopardy:
+		return "jeopardy"
+	case Expired:
+		return "expired"
+	case Closed:
+		return "closed"
+	default:
+		return "unknown"
+	}
+}
+
 // Options of a Machine.
 type Options struct {
 	Addresses []string
@@ -158,10 +197,30 @@ type Options struct {
 	Now      time.Duration
 	// OpenTimeout: give up if no session could be opened by then; default 10 s.
 	OpenTimeout time.Duration
+	// NoSession makes a Machine that only reads and watches. It has no lease;
+	// calls that found no master for Grace fail with ErrUnavailable.
+	NoSession bool
+	// Program is the program's name and version, for the service's log.
+	Program string
 }
 
 // API of *Machine; New is `func New(o Options) *Machine`.
 type API interface {
+	// Step takes an event. What is to be done gathers until Take.
 	Step(now time.Duration, ev Event)
+	// Take closes the batch and hands over what is to be done.
 	Take(now time.Duration) Effects
+	// Err tells why the session has ended: nil while it has not; it wraps
+	// ErrExpired or ErrClosed; both ErrClosed and ErrUnavailable if Close could
+	// not tell the service or no session could be opened in time.
+	Err() error
+	// Session is the session's number, 0 before there is one.
+	Session() uint64
+	// Lease is the session's lease as the service gave it.
+	Lease() time.Duration
+	// Cell is the name and identity of the cell, once it is known.
+	Cell() (name string, identity uint64)
+	// Attempts lists the addresses tried since the last good connection and why
+	// each failed last.
+	Attempts() string
 }

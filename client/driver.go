@@ -1,0 +1,451 @@
+package client
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/seed70370324/lockd/client/machine"
+	"github.com/seed70370324/lockd/internal/clock"
+	"github.com/seed70370324/lockd/internal/version"
+	storepb "github.com/seed70370324/lockd/store/pb"
+)
+
+const (
+	// inboxSize bounds what waits for the loop; who brings more waits.
+	inboxSize = 256
+	// tickMax is the longest sleep of the loop: timers stand still while the
+	// machine is suspended, the clock of the leases does not.
+	tickMax = time.Second
+)
+
+// driver puts goroutines and sockets around a machine.Machine. One goroutine,
+// the loop, owns the Machine; it never blocks: callers and connections bring
+// events through the inbox, results leave through channels that have room. No
+// code of the user runs on it.
+type driver struct {
+	cfg     config
+	session bool
+	inbox   chan message
+	live    chan struct{}  // closed when the machine is Live for the first time
+	done    chan struct{}  // closed when the session has ended
+	stopped chan struct{}  // closed when the loop has, after done
+	wg      sync.WaitGroup // connections, guard
+	guard   *guard
+	states  *feed // nil without handler
+	logs    *feed // nil without logger
+
+	lastID   atomic.Uint64
+	state    atomic.Uint32
+	id       atomic.Uint64 // of the session
+	cell     atomic.Pointer[cellInfo]
+	err      error // set before done is closed
+	attempts string
+
+	// Owned by the loop.
+	m       *machine.Machine
+	calls   map[machine.CallID]*call
+	watches map[machine.CallID]*watchQueue
+	link    *link
+	wasLive bool
+	over    bool
+}
+
+type cellInfo struct {
+	name     string
+	identity uint64
+}
+
+// message is what comes through the inbox.
+type message struct {
+	event machine.Event
+	call  *call       // registers the call that event starts
+	watch *watchQueue // the same for a watch
+	link  *link       // events of a connection that is not the present one are dropped
+}
+
+// call is somebody who waits for a Done.
+type call struct {
+	id      machine.CallID
+	done    chan machine.Done
+	waiting chan *storepb.Result // Acquire: room for one
+	lock    *lockRequest         // Acquire: makes the Lock
+	then    func(machine.Done)   // instead of done; must not block
+}
+
+// lockRequest is what the loop needs to make a Lock of a grant.
+type lockRequest struct {
+	ctx  context.Context
+	path string
+	mode Mode
+	lock *Lock
+}
+
+func newCall(id machine.CallID) *call {
+	return &call{id: id, done: make(chan machine.Done, 1)}
+}
+
+// open makes a driver and waits until it is live.
+func open(ctx context.Context, op string, addresses []string, options []Option, noSession bool) (*driver, error) {
+	c, err := newConfig(addresses, options)
+	if err != nil {
+		return nil, &Error{Op: op, Err: ErrInvalid, Detail: err.Error()}
+	}
+	if err := ctx.Err(); err != nil {
+		return nil, &Error{Op: op, Err: err}
+	}
+	o, err := machineOptions(c, addresses, noSession)
+	if err != nil {
+		return nil, &Error{Op: op, Err: err}
+	}
+	d := &driver{
+		cfg:     c,
+		session: !noSession,
+		inbox:   make(chan message, inboxSize),
+		live:    make(chan struct{}),
+		done:    make(chan struct{}),
+		stopped: make(chan struct{}),
+		m:       machine.New(o),
+		calls:   make(map[machine.CallID]*call),
+		watches: make(map[machine.CallID]*watchQueue),
+		guard:   newGuard(),
+	}
+	if c.onState != nil {
+		d.states = newFeed()
+	}
+	if c.log != nil {
+		d.logs = newFeed()
+	}
+	d.cell.Store(&cellInfo{})
+	d.wg.Go(func() { d.guard.run(d.stopped) })
+	go d.loop()
+	select {
+	case <-d.live:
+		return d, nil
+	case <-d.done:
+		d.wait()
+		return nil, &Error{Op: op, Err: d.err}
+	case <-ctx.Done():
+		_ = d.close() // there is nothing to be told: no session yet, or one that nobody will use
+		return nil, &Error{Op: op, Err: fmt.Errorf("%w: %w", ErrUnavailable, ctx.Err()), Detail: d.attempts}
+	}
+}
+
+func newConfig(addresses []string, options []Option) (config, error) {
+	c := config{
+		name:        filepath.Base(os.Args[0]),
+		lease:       12 * time.Second,
+		grace:       45 * time.Second,
+		openTimeout: 10 * time.Second,
+		driftPPM:    10_000,
+	}
+	for _, o := range options {
+		o(&c)
+	}
+	if c.dial == nil {
+		var nd net.Dialer
+		c.dial = func(ctx context.Context, address string) (net.Conn, error) {
+			return nd.DialContext(ctx, "tcp", address)
+		}
+	}
+	switch {
+	case len(addresses) == 0:
+		return c, errors.New("no address of a replica was given")
+	case c.lease < time.Second || c.lease > 10*time.Minute:
+		return c, fmt.Errorf("lease of %v: 1s to 10m is allowed", c.lease)
+	case c.grace <= 0:
+		return c, fmt.Errorf("grace period of %v is not positive", c.grace)
+	case c.openTimeout <= 0:
+		return c, fmt.Errorf("open timeout of %v is not positive", c.openTimeout)
+	case c.driftPPM <= 0 || c.driftPPM > 250_000:
+		return c, fmt.Errorf("clock drift of %d ppm: 1 to 250,000 is allowed", c.driftPPM)
+	}
+	for _, a := range addresses {
+		if _, _, err := net.SplitHostPort(a); err != nil {
+			return c, fmt.Errorf("address %q: %w", a, err)
+		}
+	}
+	for what, text := range map[string]string{"name": c.name, "cell": c.cell} {
+		if err := checkText(what, text); err != nil {
+			return c, err
+		}
+	}
+	return c, nil
+}
+
+func machineOptions(c config, addresses []string, noSession bool) (machine.Options, error) {
+	var secret [24]byte
+	if _, err := io.ReadFull(rand.Reader, secret[:]); err != nil {
+		return machine.Options{}, fmt.Errorf("random bytes for the session's secret: %w", err)
+	}
+	host, err := os.Hostname()
+	if err != nil {
+		host = "" // only for people to read
+	}
+	return machine.Options{
+		Addresses:   addresses,
+		Cell:        c.cell,
+		Name:        c.name,
+		Host:        strings.ToValidUTF8(host, "?"),
+		PID:         os.Getpid(),
+		Lease:       c.lease,
+		Grace:       c.grace,
+		DriftPPM:    c.driftPPM,
+		Nonce:       secret[:16],
+		Seed:        binary.LittleEndian.Uint64(secret[16:]),
+		Now:         clock.Now(),
+		OpenTimeout: c.openTimeout,
+		NoSession:   noSession,
+		Program:     "lockd-go/" + strings.ToValidUTF8(version.Version, "?"),
+	}, nil
+}
+
+func (d *driver) newID() machine.CallID { return machine.CallID(d.lastID.Add(1)) }
+
+func (d *driver) currentState() State { return State(d.state.Load()) }
+
+func (d *driver) sessionID() uint64 { return d.id.Load() }
+
+func (d *driver) cellName() string { return d.cell.Load().name }
+
+// ended is nil while the session lives.
+func (d *driver) ended() error {
+	select {
+	case <-d.done:
+		return d.err
+	default:
+		return nil
+	}
+}
+
+// post brings a message to the loop; false: it has stopped.
+func (d *driver) post(msg message) bool {
+	select {
+	case d.inbox <- msg:
+		return true
+	case <-d.stopped:
+		return false
+	}
+}
+
+// wait waits until nothing runs any more, but for a state handler that the
+// user's code keeps busy.
+func (d *driver) wait() {
+	<-d.stopped
+	d.wg.Wait()
+}
+
+func (d *driver) close() error {
+	d.post(message{event: machine.Close{}})
+	d.wait()
+	if errors.Is(d.err, ErrClosed) && errors.Is(d.err, ErrUnavailable) {
+		return &Error{Op: "close", Err: d.err}
+	}
+	return nil
+}
+
+// loop owns the machine from start to end.
+func (d *driver) loop() {
+	defer close(d.stopped)
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	for {
+		wake := d.perform()
+		if d.over {
+			break
+		}
+		sleep := tickMax
+		if wake > 0 {
+			sleep = min(sleep, wake-clock.Now())
+		}
+		timer.Reset(max(sleep, 0))
+		select {
+		case msg := <-d.inbox:
+			d.step(msg)
+			d.drain()
+		case <-timer.C:
+			d.m.Step(clock.Now(), machine.Tick{})
+		}
+	}
+	// What came in meanwhile is refused; what comes later sees stopped.
+	d.drain()
+	d.perform()
+	d.states.close()
+	d.logs.close()
+}
+
+// drain steps through what waits: all of it goes into one batch.
+func (d *driver) drain() {
+	for range inboxSize {
+		select {
+		case msg := <-d.inbox:
+			d.step(msg)
+		default:
+			return
+		}
+	}
+}
+
+func (d *driver) step(msg message) {
+	if msg.link != nil && msg.link != d.link {
+		return // of a connection that was given up
+	}
+	if msg.call != nil {
+		d.calls[msg.call.id] = msg.call
+	}
+	if msg.watch != nil {
+		d.watches[msg.watch.id] = msg.watch
+	}
+	if c, ok := msg.event.(machine.Cancel); ok {
+		delete(d.watches, c.ID)
+	}
+	d.m.Step(clock.Now(), msg.event)
+}
+
+// perform does what the machine asks for and returns when it wants to be woken.
+func (d *driver) perform() (wake time.Duration) {
+	for {
+		e := d.m.Take(clock.Now())
+		failed := d.connection(e)
+		if e.State != nil {
+			d.stateIs(*e.State)
+		}
+		d.results(e)
+		again := d.updates(e)
+		if failed != nil {
+			d.hangup()
+			d.m.Step(clock.Now(), machine.Disconnected{Err: failed})
+			again = true
+		}
+		if !again {
+			return e.Wake
+		}
+	}
+}
+
+// connection obeys what concerns the connection. The error says that it is
+// good for nothing any more.
+func (d *driver) connection(e machine.Effects) error {
+	if e.Hangup || e.Dial != "" {
+		d.hangup()
+	}
+	if e.Dial != "" {
+		d.dial(e.Dial)
+	}
+	for _, msg := range e.Send {
+		if err := d.link.send(msg); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// results tells the callers. A lock that was granted has its deadline before
+// it is handed over.
+func (d *driver) results(e machine.Effects) {
+	for _, w := range e.Waiting {
+		if c := d.calls[w.ID]; c != nil && c.waiting != nil {
+			select {
+			case c.waiting <- w.Result:
+			default:
+			}
+		}
+	}
+	var fresh []*Lock
+	for _, r := range e.Done {
+		if c := d.calls[r.ID]; c != nil && c.lock != nil && r.Result.GetGrant() != nil {
+			fresh = append(fresh, d.makeLock(c, r.Result.GetGrant()))
+		}
+	}
+	d.guard.apply(fresh, e.Deadlines, e.Lost)
+	for _, r := range e.Done {
+		c := d.calls[r.ID]
+		delete(d.calls, r.ID)
+		switch {
+		case c == nil:
+		case c.then != nil:
+			c.then(r)
+		default:
+			c.done <- r // has room: one Done comes for each call
+		}
+	}
+}
+
+// updates passes on what watches have to tell. It reports whether one was
+// paused.
+func (d *driver) updates(e machine.Effects) (paused bool) {
+	for _, u := range e.Updates {
+		q := d.watches[u.ID]
+		if q == nil {
+			continue
+		}
+		if u.Err != nil {
+			delete(d.watches, u.ID)
+		}
+		if q.add(u) {
+			d.m.Step(clock.Now(), machine.Pause{ID: u.ID})
+			paused = true
+		}
+	}
+	return paused
+}
+
+func (d *driver) makeLock(c *call, g *storepb.Grant) *Lock {
+	l := &Lock{
+		d:     d,
+		id:    c.id,
+		path:  c.lock.path,
+		mode:  c.lock.mode,
+		grant: g,
+		cell:  d.cell.Load().identity,
+	}
+	l.ctx, l.cancel = context.WithCancelCause(context.WithoutCancel(c.lock.ctx))
+	c.lock.lock = l
+	return l
+}
+
+// stateIs passes a new state on.
+func (d *driver) stateIs(s State) {
+	name, identity := d.m.Cell()
+	d.cell.Store(&cellInfo{name, identity})
+	d.id.Store(d.m.Session())
+	d.state.Store(uint32(s))
+	if d.cfg.onState != nil {
+		d.states.add(func() { d.cfg.onState(s) })
+	}
+	switch {
+	case s == Live:
+		d.log(slog.LevelInfo, "live", "session", d.m.Session(), "cell", name, "lease", d.m.Lease())
+		if !d.wasLive {
+			d.wasLive = true
+			close(d.live)
+		}
+	case s == Jeopardy:
+		d.log(slog.LevelWarn, "session is in jeopardy: the service has not been heard for a whole lease",
+			"session", d.m.Session(), "tried", d.m.Attempts())
+	case s >= Expired && !d.over:
+		d.over = true
+		d.err = d.m.Err()
+		d.attempts = d.m.Attempts()
+		d.log(slog.LevelInfo, "ended", "session", d.m.Session(), "reason", d.err)
+		close(d.done)
+	}
+}
+
+// log writes a line on the logger's own goroutine. Only the loop calls it.
+func (d *driver) log(level slog.Level, text string, args ...any) {
+	if d.logs != nil {
+		d.logs.add(func() { d.cfg.log.Log(context.Background(), level, text, args...) })
+	}
+}

@@ -1,0 +1,243 @@
+package client
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/seed70370324/lockd/client/machine"
+	"github.com/seed70370324/lockd/internal/clock"
+	"github.com/seed70370324/lockd/internal/sequencer"
+	storepb "github.com/seed70370324/lockd/store/pb"
+)
+
+const (
+	// DefaultLockDelay is the lock-delay without the option LockDelay.
+	DefaultLockDelay = 15 * time.Second
+	// LockDelayMax is the longest lock-delay.
+	LockDelayMax = 60 * time.Second
+)
+
+// Lock is a lock that was granted. It is held until Release, or until it is
+// lost: then its context ends. A lock that is lost does not come back, not even
+// if the session lives on. Release a lost lock too, once the work it guarded
+// has ended: that lets others have it without waiting for the lock-delay.
+type Lock struct {
+	d      *driver
+	id     machine.CallID // of the Acquire
+	path   string
+	mode   Mode
+	grant  *storepb.Grant
+	cell   uint64
+	ctx    context.Context
+	cancel context.CancelCauseFunc
+
+	mu       sync.Mutex
+	deadline time.Duration // on the client's clock
+	over     error         // why it is not held any more; set once
+	released chan struct{} // closed when a release has been answered; nil before one began
+	result   error         // of the release
+}
+
+// Path of the lock's node.
+func (l *Lock) Path() string { return l.path }
+
+// Mode in which it is held.
+func (l *Lock) Mode() Mode { return l.mode }
+
+// Fence is the number to send along with everything that the lock guards. It
+// is larger than that of every earlier exclusive grant of this lock, also over
+// deletion of the node, failovers and restores of the service. Shared holders
+// at the same time have the same fence.
+func (l *Lock) Fence() uint64 { return l.grant.GetFence() }
+
+// Sequencer describes the grant for others, who can have the service Check it:
+// lockd1:<X|S>:<fence>:<generation>:<instance>:<cell identity, hex>:<path>.
+func (l *Lock) Sequencer() string {
+	return sequencer.Make(sequencer.S{
+		Shared:     l.mode == ModeShared,
+		Fence:      l.grant.GetFence(),
+		Generation: l.grant.GetLockGeneration(),
+		Instance:   l.grant.GetInstance(),
+		Cell:       l.cell,
+		Path:       l.path,
+	})
+}
+
+// Context ends when the lock is lost (context.Cause is then ErrLost with the
+// reason) or released (ErrReleased). Guarded work should stop with it. It has
+// the values of the context that Lock was called with, but does not end with
+// that one.
+func (l *Lock) Context() context.Context { return l.ctx }
+
+// Deadline is when the lock will be lost unless the service is heard of before:
+// the end of the client's lease, plus the lock-delay, less Stop and an
+// allowance for the drift of clocks. It moves forward with each renewal.
+func (l *Lock) Deadline() time.Time {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return time.Now().Add(l.deadline - clock.Now())
+}
+
+// Err is nil while the lock is held: it compares the deadline with the clock
+// at this very moment. Then it is ErrLost with the reason, or ErrReleased.
+func (l *Lock) Err() error {
+	l.checkDeadline(clock.Now())
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.over
+}
+
+// checkDeadline loses the lock if its deadline has passed. It returns the
+// deadline, 0 once the lock is over.
+func (l *Lock) checkDeadline(now time.Duration) time.Duration {
+	l.mu.Lock()
+	deadline, over := l.deadline, l.over != nil
+	l.mu.Unlock()
+	if over {
+		return 0
+	}
+	if now < deadline {
+		return deadline
+	}
+	l.lose("the service was not heard of before the lock's deadline")
+	return 0
+}
+
+// move sets the deadline. A lock that is over stays over.
+func (l *Lock) move(at time.Duration) {
+	l.mu.Lock()
+	l.deadline = at
+	l.mu.Unlock()
+}
+
+func (l *Lock) lose(reason string) {
+	l.end(&Error{Op: "hold", Path: l.path, Err: ErrLost, Detail: reason})
+}
+
+// end ends the lock's context; the first cause stays.
+func (l *Lock) end(cause error) {
+	l.mu.Lock()
+	first := l.over == nil
+	if first {
+		l.over = cause
+	}
+	l.mu.Unlock()
+	if first {
+		l.cancel(cause)
+	}
+}
+
+// Release gives the lock back, after all that it guarded has ended. It works
+// whatever has become of the lock's context; ctx only ends the wait: the
+// release is carried out all the same, as long as the session lives. Releasing
+// again waits for the same answer.
+//
+// The error is ErrLost if the lock had been lost before, ErrExpired or
+// ErrClosed if the session ended before the service answered (then the lock
+// goes on after its lock-delay), or wraps that of ctx.
+func (l *Lock) Release(ctx context.Context) error {
+	l.checkDeadline(clock.Now())
+	l.mu.Lock()
+	first := l.released == nil
+	if first {
+		l.released = make(chan struct{})
+	}
+	released := l.released
+	var lost error
+	if l.over != nil {
+		lost = l.over
+	}
+	l.mu.Unlock()
+	if first {
+		l.end(ErrReleased)
+		l.d.release(l, func(r *storepb.Result, err error) {
+			switch {
+			case lost != nil && errors.Is(lost, ErrLost):
+				err = lost
+			case err != nil:
+				err = opError("release", l.path, err)
+			default:
+				err = resultError("release", l.path, r)
+			}
+			l.mu.Lock()
+			l.result = err
+			l.mu.Unlock()
+			close(released)
+		})
+	}
+	select {
+	case <-released:
+	default:
+		select {
+		case <-released:
+		case <-ctx.Done():
+			return &Error{Op: "release", Path: l.path, Err: ctx.Err(), Detail: "it goes on in the background"}
+		}
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.result
+}
+
+// Lock acquires the lock of path, exclusive unless Shared, creating what is
+// missing of the path as container nodes unless MustExist. It waits until the
+// lock is granted, in the order in which requests arrived; a second call with
+// the same session queues behind the first like any other.
+//
+// If it is not granted within Wait, or ctx ends while it waits, the error is a
+// *HeldError, which names the holders; the request is withdrawn. When ctx ends
+// Lock returns at once, also if no service can be reached; nothing stays held.
+func (s *Session) Lock(ctx context.Context, path string, options ...LockOption) (*Lock, error) {
+	return s.d.lock(ctx, "lock", path, options, nil)
+}
+
+// TryLock is Lock without waiting: if the lock is not free it fails at once
+// with *HeldError.
+func (s *Session) TryLock(ctx context.Context, path string, options ...LockOption) (*Lock, error) {
+	return s.d.lock(ctx, "trylock", path, options, Wait(0))
+}
+
+// waitSlack is how much longer than Wait the client gives the service to
+// answer before it withdraws the request by itself.
+const waitSlack = time.Second
+
+func (d *driver) lock(ctx context.Context, op, path string, options []LockOption, last LockOption) (*Lock, error) {
+	c := lockConfig{mode: ModeExclusive, delay: DefaultLockDelay}
+	for _, o := range options {
+		o.lockOption(&c)
+	}
+	if last != nil {
+		last.lockOption(&c)
+	}
+	path, err := d.path(op, path)
+	if err != nil {
+		return nil, err
+	}
+	if err := c.check(); err != nil {
+		return nil, &Error{Op: op, Path: path, Err: ErrInvalid, Detail: err.Error()}
+	}
+	a := &storepb.Acquire{
+		Path:        path,
+		Mode:        storepb.LockMode(c.mode),
+		LockDelayMs: uint64(c.delay / time.Millisecond),
+		NoDeadline:  !c.waitSet,
+		WaitMs:      uint64((c.wait + time.Millisecond - 1) / time.Millisecond),
+		Create:      !c.mustExist,
+	}
+	return d.acquire(ctx, op, a, c)
+}
+
+func (c *lockConfig) check() error {
+	switch {
+	case c.delay < 0 || c.delay > LockDelayMax:
+		return fmt.Errorf("lock-delay of %v: 0 to %v is allowed", c.delay, LockDelayMax)
+	case c.stop < 0:
+		return fmt.Errorf("stop time of %v is negative", c.stop)
+	case c.wait < 0:
+		return fmt.Errorf("wait of %v is negative", c.wait)
+	}
+	return nil
+}

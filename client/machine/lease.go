@@ -1,0 +1,212 @@
+package machine
+
+import (
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/seed70370324/lockd/internal/wire/pb"
+	storepb "github.com/seed70370324/lockd/store/pb"
+)
+
+// lease is the session and for how long it is known to live.
+type lease struct {
+	session uint64
+	length  time.Duration // as the service gave it; before that, as asked for
+	end     time.Duration // on our clock; 0 before the first
+	// lapsed is the end that made the session go into jeopardy; grace counts
+	// from it.
+	lapsed time.Duration
+	kept   []keepAlive   // out and not answered, oldest first
+	sentAt time.Duration // of the last KeepAlive
+	next   time.Duration // send the next one then; 0: when the last is answered
+}
+
+type keepAlive struct {
+	id     uint64
+	sentAt time.Duration
+}
+
+func (m *Machine) sendOpen() {
+	l := &m.link
+	m.enterPhase(linkOpening)
+	l.openID = m.nextID()
+	l.openSentAt = m.now
+	m.send(&pb.ClientMessage{Body: &pb.ClientMessage_Open{Open: &pb.OpenSession{
+		Id:      l.openID,
+		Nonce:   m.o.Nonce,
+		LeaseMs: uint64(m.o.Lease / time.Millisecond),
+		Client:  &storepb.ClientInfo{Name: m.o.Name, Host: m.o.Host, Pid: uint64(m.o.PID)},
+	}}})
+}
+
+func (m *Machine) opened(r *pb.OpenSessionReply) {
+	if m.link.phase != linkOpening || r.GetId() != m.link.openID || r.GetSession() == 0 {
+		return
+	}
+	m.lease.session = r.GetSession()
+	m.lease.length = time.Duration(r.GetLeaseMs()) * time.Millisecond
+	m.linkIsReady()
+	// An answer that took longer than the lease leaves nothing of it: then the
+	// KeepAlive below brings the first lease.
+	m.extend(m.link.openSentAt, r.GetHeldNs(), m.lease.length)
+	m.sendKeepAlive(m.state != Live)
+}
+
+func (m *Machine) sendAttach() {
+	m.enterPhase(linkAttaching)
+	m.send(&pb.ClientMessage{Body: &pb.ClientMessage_Attach{Attach: &pb.Attach{
+		Session: m.lease.session, Nonce: m.o.Nonce, AckedEvent: m.locks.seenEvent}}})
+}
+
+func (m *Machine) attached(r *pb.AttachReply) {
+	if m.link.phase != linkAttaching || r.GetSession() != m.lease.session {
+		return
+	}
+	if r.GetCode() != storepb.Code_OK {
+		m.expire("the service knows the session no more (" + r.GetCode().String() + ")")
+		return
+	}
+	m.linkIsReady()
+	m.locks.ackSent = m.locks.seenEvent
+	m.sendKeepAlive(true)
+}
+
+// sendKeepAlive asks for a new lease; now: to be answered at once.
+func (m *Machine) sendKeepAlive(now bool) {
+	s := &m.lease
+	s.sentAt = m.now
+	s.next = 0
+	k := keepAlive{id: m.nextID(), sentAt: m.now}
+	if len(s.kept) == keptMax {
+		s.kept = slices.Delete(s.kept, 1, 2) // the oldest tells how late the service is
+	}
+	s.kept = append(s.kept, k)
+	m.send(&pb.ClientMessage{Body: &pb.ClientMessage_KeepAlive{KeepAlive: &pb.KeepAlive{
+		Id: k.id, Sessions: []uint64{s.session}, Now: now}}})
+}
+
+// keptMax bounds the KeepAlives that are out: one, and probes.
+const keptMax = 8
+
+// kept takes the answer to a KeepAlive.
+func (m *Machine) kept(r *pb.KeepAliveReply) {
+	s := &m.lease
+	if m.link.phase != linkReady {
+		return
+	}
+	if slices.Contains(r.GetGone(), s.session) {
+		m.expire("the service says that the session has ended")
+		return
+	}
+	i := slices.IndexFunc(s.kept, func(k keepAlive) bool { return k.id == r.GetId() })
+	if i < 0 {
+		return // older than one that was answered
+	}
+	sentAt := s.kept[i].sentAt
+	s.kept = slices.Delete(s.kept, 0, i+1)
+	for _, l := range r.GetLeases() {
+		if l.GetSession() == s.session {
+			s.length = time.Duration(l.GetLeaseMs()) * time.Millisecond
+			m.extend(sentAt, r.GetHeldNs(), s.length)
+		}
+	}
+	// The next goes out at once; the service holds it for a third of the lease.
+	// One that does not is not asked more often than this.
+	if len(s.kept) == 0 {
+		s.next = max(m.now, s.sentAt+s.length/30)
+	}
+}
+
+// extend takes a lease that the service gave in answer to what was sent at
+// sentAt: it runs from the proof of leadership, held after the arrival, so at
+// the earliest from sentAt + held; less twice the drift, since both clocks may
+// be off.
+func (m *Machine) extend(sentAt time.Duration, heldNs int64, length time.Duration) {
+	// The proof was made before the answer arrived here, whatever it says.
+	held := min(max(time.Duration(heldNs), 0), m.now-sentAt)
+	end := sentAt + m.lessDrift(held+length)
+	if end <= m.lease.end || m.ended() {
+		return // a lease is never taken back
+	}
+	m.lease.end = end
+	if m.now >= end {
+		return
+	}
+	if m.state == Connecting || m.state == Jeopardy {
+		m.setState(Live)
+	}
+	m.leaseMoved()
+}
+
+// lessDrift is a span of time less twice what two clocks may differ in it.
+func (m *Machine) lessDrift(d time.Duration) time.Duration {
+	return d - d*time.Duration(2*m.o.DriftPPM)/1_000_000
+}
+
+// checkLease: a lease that has run out puts the session in jeopardy, a grace
+// period that has run out ends it.
+func (m *Machine) checkLease() {
+	s := &m.lease
+	if m.o.NoSession {
+		return
+	}
+	if m.state == Live && m.now >= s.end {
+		s.lapsed = s.end
+		m.setState(Jeopardy)
+	}
+	if m.state == Jeopardy && m.now >= s.lapsed+m.o.Grace {
+		m.expire(fmt.Sprintf("no master was reached within the grace period of %v: %s", m.o.Grace, m.Attempts()))
+		return
+	}
+	if m.link.phase == linkReady && s.next > 0 && m.now >= s.next {
+		m.sendKeepAlive(false)
+	}
+}
+
+func (m *Machine) leaseWake() time.Duration {
+	s := &m.lease
+	if m.o.NoSession {
+		return 0
+	}
+	w := time.Duration(0)
+	switch m.state {
+	case Live:
+		w = s.end
+	case Jeopardy:
+		w = s.lapsed + m.o.Grace
+	}
+	if m.link.phase == linkReady && s.next > 0 && (w == 0 || s.next < w) {
+		w = s.next
+	}
+	return w
+}
+
+// keepAliveEnd is when the connection is presumed dead because a KeepAlive has
+// no answer: it is held for a third of the lease; two thirds leave time to
+// reach another master before the lease has run out.
+func (m *Machine) keepAliveEnd() time.Duration {
+	if len(m.lease.kept) == 0 {
+		return 0
+	}
+	return m.lease.kept[0].sentAt + m.lease.length*2/3
+}
+
+func (m *Machine) keepAliveLate() bool {
+	end := m.keepAliveEnd()
+	return end > 0 && m.now >= end
+}
+
+func (m *Machine) keepAlivesUnsent() {
+	m.lease.kept = nil
+	m.lease.next = 0
+}
+
+// expire: the session has ended and not by us.
+func (m *Machine) expire(reason string) {
+	if m.closing {
+		m.end(Closed, ErrClosed)
+		return
+	}
+	m.end(Expired, fmt.Errorf("%w: %s", ErrExpired, reason))
+}

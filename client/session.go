@@ -1,0 +1,155 @@
+package client
+
+import (
+	"context"
+	"fmt"
+
+	storepb "github.com/seed70370324/lockd/store/pb"
+)
+
+// DataMax is the largest content of a node, in bytes. Contents up to 256 KiB
+// are recommended.
+const DataMax = 1 << 20
+
+// Session is what a program holds in a cell: its locks and ephemeral nodes
+// live as long as it does. Its writes are executed once each and in the order
+// in which they were called, over reconnects and failovers.
+//
+// A call ends when its context does: with an error that wraps the context's
+// and, if it may have been executed, ErrUnknownOutcome.
+type Session struct {
+	Reader
+}
+
+// Dial looks for the cell's master among the addresses and opens a session. It
+// fails with ErrUnavailable, which names the addresses tried and why each
+// failed, if there is none within WithOpenTimeout, and with ctx. After that ctx
+// has no meaning for the session: Close ends it.
+func Dial(ctx context.Context, addresses []string, options ...Option) (*Session, error) {
+	d, err := open(ctx, "dial", addresses, options, false)
+	if err != nil {
+		return nil, err
+	}
+	return &Session{Reader: Reader{d: d}}, nil
+}
+
+// ID is the session's number in the cell, as Sessions shows it.
+func (s *Session) ID() uint64 { return s.d.sessionID() }
+
+// Close ends the session: its ephemeral nodes go, its waiting lock requests
+// are withdrawn, its locks are freed, those that were not released only after
+// their lock-delay, since work may still be going on under them: their contexts
+// end now. Calls under way end with ErrClosed.
+//
+// Close waits a few seconds at most. An error says that the service could not
+// be told; then the session ends there when its lease has run out. Closing a
+// session again does nothing.
+func (s *Session) Close() error { return s.d.close() }
+
+// Done is closed when the session has ended: by Close, or because it expired.
+func (s *Session) Done() <-chan struct{} { return s.d.done }
+
+// Err is nil while the session lives, then ErrExpired or ErrClosed with the
+// reason.
+func (s *Session) Err() error { return s.d.ended() }
+
+// State of the session, as it is now.
+func (s *Session) State() State { return s.d.currentState() }
+
+// Put writes the whole content of a node, creating a permanent one if there is
+// none (not with MustExist or IfGeneration). nil writes null content. Options:
+// IfGeneration, IfAbsent, MustExist, WithParents. It returns the node's new
+// Stat.
+func (s *Session) Put(ctx context.Context, path string, data []byte, options ...PutOption) (Stat, error) {
+	path, err := s.d.path("put", path)
+	if err != nil {
+		return Stat{}, err
+	}
+	put, err := putOp(path, data, options)
+	if err != nil {
+		return Stat{}, err
+	}
+	r, err := s.d.call(ctx, "put", path, &storepb.Command{Op: &storepb.Command_Put{Put: put}})
+	return statOf(r.GetStat()), err
+}
+
+func putOp(path string, data []byte, options []PutOption) (*storepb.Put, error) {
+	if err := checkData("put", path, data); err != nil {
+		return nil, err
+	}
+	put := &storepb.Put{Path: path, Data: data, HasData: data != nil, Create: true}
+	for _, o := range options {
+		o.putOption(put)
+	}
+	return put, nil
+}
+
+func checkData(op, path string, data []byte) error {
+	if len(data) > DataMax {
+		return &Error{Op: op, Path: path, Err: ErrTooLarge,
+			Detail: fmt.Sprintf("%d bytes, the limit is %d", len(data), DataMax)}
+	}
+	return nil
+}
+
+// Create makes a node, permanent by default. It fails with ErrExists if there
+// is one and with ErrNotFound if the parent is missing. Options: Ephemeral,
+// Container, Sequential, WithParents. The Node returned has the path that was
+// created and its Stat, and data as given.
+func (s *Session) Create(ctx context.Context, path string, data []byte, options ...CreateOption) (Node, error) {
+	create, err := s.d.createOp("create", path, data, options)
+	if err != nil {
+		return Node{}, err
+	}
+	r, err := s.d.call(ctx, "create", create.Path, &storepb.Command{Op: &storepb.Command_Create{Create: create}})
+	if err != nil {
+		return Node{}, err
+	}
+	n := Node{Path: r.GetPath(), Data: data, Stat: statOf(r.GetStat())}
+	if n.Path == "" {
+		n.Path = create.Path
+	}
+	return n, nil
+}
+
+func (d *driver) createOp(op, path string, data []byte, options []CreateOption) (*storepb.Create, error) {
+	create := &storepb.Create{Path: path, Kind: storepb.NodeKind_PERMANENT, Data: data, HasData: data != nil}
+	for _, o := range options {
+		o.createOption(create)
+	}
+	var err error
+	if create.Path, err = d.createPath(op, path, create.Sequential); err != nil {
+		return nil, err
+	}
+	return create, checkData(op, create.Path, data)
+}
+
+// Delete removes a node. It fails with ErrNotEmpty if it has children, and
+// with ErrLocked while its lock is held or waited for. Options: IfGeneration,
+// Recursive, Force.
+func (s *Session) Delete(ctx context.Context, path string, options ...DeleteOption) error {
+	path, err := s.d.path("delete", path)
+	if err != nil {
+		return err
+	}
+	del := &storepb.Delete{Path: path}
+	for _, o := range options {
+		o.deleteOption(del)
+	}
+	_, err = s.d.call(ctx, "delete", path, &storepb.Command{Op: &storepb.Command_Delete{Delete: del}})
+	return err
+}
+
+// Break takes a lock away from its holder, whoever it is: for operators. The
+// fence says which grant is meant (from Why), so that nobody else is hit. The
+// holder is told; the lock is granted on only when the holder says that its
+// work has ended, or when its lease and lock-delay have run out.
+func (s *Session) Break(ctx context.Context, path string, fence uint64) error {
+	path, err := s.d.path("break", path)
+	if err != nil {
+		return err
+	}
+	_, err = s.d.call(ctx, "break", path, &storepb.Command{Op: &storepb.Command_BreakLock{
+		BreakLock: &storepb.Break{Path: path, Fence: fence}}})
+	return err
+}
