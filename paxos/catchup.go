@@ -200,7 +200,12 @@ func (r *Replica) installed(ev Installed) {
 	if ev.Slot <= r.chosen {
 		return
 	}
-	invariant.Assert(r.lead == nil, "a leader installs a snapshot up to %d", ev.Slot)
+	if r.lead != nil {
+		// Asked for before the election, and come after it: some of the slots
+		// that are being proposed again are in it. Whoever has the log leads.
+		r.note("snapshot up to %d came while leading", ev.Slot)
+		r.abdicate()
+	}
 	for s := r.chosen + 1; s <= ev.Slot; s++ {
 		if x := r.log.get(s); x != nil {
 			r.openBytes -= x.size
