@@ -1,0 +1,95 @@
+package paxos_test
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/seed70370324/lockd/paxos"
+)
+
+// How messages, entries and records read in transcripts and failures.
+
+func valueText(v *paxos.Value) string {
+	switch v.Kind {
+	case paxos.NoOp:
+		return "no-op"
+	case paxos.Lead:
+		return "lead " + v.Leader.String()
+	case paxos.Config:
+		if v.Config == nil {
+			return "configuration?"
+		}
+		var b strings.Builder
+		b.WriteString("members")
+		for _, m := range v.Config.Members {
+			fmt.Fprintf(&b, " %d", m.ID)
+		}
+		return b.String()
+	case paxos.Batch:
+		words := make([]string, len(v.Commands))
+		for i, c := range v.Commands {
+			words[i] = string(c)
+		}
+		return "[" + strings.Join(words, " ") + "]"
+	}
+	return fmt.Sprintf("kind %d", v.Kind)
+}
+
+// entriesText names the ballot only where it is another than the message's.
+func entriesText(entries []paxos.Entry, ballot paxos.Ballot) string {
+	var b strings.Builder
+	for _, e := range entries {
+		fmt.Fprintf(&b, " %d=%s", e.Slot, valueText(&e.Value))
+		switch {
+		case e.Chosen:
+			b.WriteString("!")
+		case e.Ballot != ballot:
+			fmt.Fprintf(&b, "@%v", e.Ballot)
+		}
+	}
+	return b.String()
+}
+
+func messageText(m *paxos.Message) string {
+	yes := func() string {
+		if m.OK {
+			return "yes"
+		}
+		return fmt.Sprintf("no, promised %v", m.Promised)
+	}
+	var s string
+	switch m.Kind {
+	case paxos.MsgProbe:
+		s = fmt.Sprintf("probe %v chosen %d", m.Ballot, m.Chosen)
+	case paxos.MsgProbeReply:
+		s = fmt.Sprintf("probe-reply %v %s", m.Ballot, yes())
+	case paxos.MsgPrepare:
+		s = fmt.Sprintf("prepare %v from slot %d", m.Ballot, m.Slot)
+	case paxos.MsgPromise:
+		s = fmt.Sprintf("promise %v %s chosen %d", m.Ballot, yes(), m.Chosen)
+	case paxos.MsgAccept:
+		s = fmt.Sprintf("accept %v chosen %d", m.Ballot, m.Chosen)
+	case paxos.MsgAccepted:
+		s = fmt.Sprintf("accepted %v %s up to %d", m.Ballot, yes(), m.Slot)
+	case paxos.MsgHeartbeat:
+		s = fmt.Sprintf("heartbeat %v #%d chosen %d", m.Ballot, m.Sequence, m.Chosen)
+	case paxos.MsgHeartbeatAck:
+		s = fmt.Sprintf("heartbeat-ack %v #%d %s up to %d", m.Ballot, m.Sequence, yes(), m.Slot)
+	case paxos.MsgCatchUp:
+		s = fmt.Sprintf("catch-up from slot %d", m.Slot)
+	case paxos.MsgCatchUpReply:
+		s = fmt.Sprintf("catch-up-reply chosen %d", m.Chosen)
+		if len(m.Entries) == 0 {
+			s += fmt.Sprintf(" first %d", m.First)
+		}
+	case paxos.MsgHandover:
+		s = fmt.Sprintf("handover %v", m.Ballot)
+	default:
+		s = fmt.Sprintf("kind %d", m.Kind)
+	}
+	return fmt.Sprintf("%d>%d %s%s", m.From, m.To, s, entriesText(m.Entries, m.Ballot))
+}
+
+func recordText(r *paxos.Record) string {
+	return fmt.Sprintf("promised %v chosen %d%s", r.Promised, r.Chosen, entriesText(r.Entries, r.Promised))
+}
