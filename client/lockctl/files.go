@@ -1,0 +1,342 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"strconv"
+	"syscall"
+
+	"github.com/spf13/cobra"
+
+	"github.com/seed70370324/lockd/client"
+)
+
+// readContent is the content that a command was given: the argument, a file,
+// or stdin ("-" or nothing).
+func readContent(args []string, file string) ([]byte, error) {
+	if len(args) > 0 && file != "" {
+		return nil, usagef("give the content as an argument or by --file, not both")
+	}
+	var in io.Reader = os.Stdin
+	switch {
+	case len(args) > 0 && args[0] != "-":
+		return []byte(args[0]), nil
+	case file != "" && file != "-":
+		f, err := os.Open(file)
+		if err != nil {
+			return nil, fmt.Errorf("read the content: %w", err)
+		}
+		defer f.Close()
+		in = f
+	}
+	// One byte more than the limit is enough to know that it is too large.
+	data, err := io.ReadAll(io.LimitReader(in, client.DataMax+1))
+	if err != nil {
+		return nil, fmt.Errorf("read the content: %w", err)
+	}
+	if len(data) > client.DataMax {
+		return nil, fmt.Errorf("read the content: %w: over %d bytes (1 MiB)", client.ErrTooLarge, client.DataMax)
+	}
+	return data, nil
+}
+
+func (a *app) createCmd() *cobra.Command {
+	var ephemeral, sequential, container, parents, hold bool
+	var file string
+	c := &cobra.Command{
+		Use:   "create PATH [CONTENT]",
+		Short: "Create a node; fails if it exists",
+		Long: `Creates a node with the given content (empty without CONTENT and --file;
+"-" reads stdin) and prints its path.
+
+An ephemeral node lives as long as the session that created it: so lockctl
+stays in the foreground with --ephemeral until it gets INT or TERM.`,
+		Args: cobra.RangeArgs(1, 2),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			js, err := a.json()
+			if err != nil {
+				return err
+			}
+			if ephemeral && container {
+				return usagef("a node is ephemeral or a container, not both")
+			}
+			var data []byte
+			if len(args) > 1 || file != "" {
+				if data, err = readContent(args[1:], file); err != nil {
+					return err
+				}
+			} else {
+				data = []byte{}
+			}
+			var options []client.CreateOption
+			if ephemeral {
+				options = append(options, client.Ephemeral())
+			}
+			if container {
+				options = append(options, client.Container())
+			}
+			if sequential {
+				options = append(options, client.Sequential())
+			}
+			if parents {
+				options = append(options, client.WithParents())
+			}
+			hold = ephemeral
+			return a.withSession(cmd.Context(), "lockctl create", func(ctx context.Context, s *client.Session) error {
+				n, err := s.Create(ctx, args[0], data, options...)
+				if err != nil {
+					return err
+				}
+				if js {
+					err = printJSON(nodeJSON(n.Path, n.Stat))
+				} else {
+					_, err = fmt.Println(n.Path)
+				}
+				if err != nil || !hold {
+					return err
+				}
+				return holdSession(cmd.Context(), s, n.Path)
+			})
+		},
+	}
+	f := c.Flags()
+	f.BoolVar(&ephemeral, "ephemeral", false, "the node goes with this session: stay until INT or TERM")
+	f.BoolVar(&sequential, "sequential", false, "append the parent's next number (10 digits) to the path")
+	f.BoolVar(&container, "container", false, "the node goes when it has been used and is empty")
+	f.BoolVarP(&parents, "parents", "p", false, "create missing parents as containers")
+	f.StringVarP(&file, "file", "f", "", `content from this file ("-": stdin)`)
+	return c
+}
+
+// holdSession keeps an ephemeral node alive until a signal comes (which ends
+// ctx) or the session ends.
+func holdSession(ctx context.Context, s *client.Session, path string) error {
+	fmt.Fprintf(os.Stderr, "lockctl: %s lives until this command gets INT or TERM\n", path)
+	hup := make(chan os.Signal, 1)
+	signal.Notify(hup, syscall.SIGHUP)
+	defer signal.Stop(hup)
+	select {
+	case <-ctx.Done():
+		return nil
+	case <-hup:
+		return nil
+	case <-s.Done():
+		return fmt.Errorf("%s is gone: %w", path, s.Err())
+	}
+}
+
+func (a *app) putCmd() *cobra.Command {
+	var generation, file string
+	var parents, absent bool
+	c := &cobra.Command{
+		Use:   "put PATH [CONTENT]",
+		Short: "Write a node's content, creating the node if there is none",
+		Long: `Writes the whole content of a node: CONTENT, or what --file names, or stdin.
+The node is created if there is none. Prints the new content generation.
+
+--if-generation N writes only if the content generation (see stat) is N:
+compare-and-swap. N = 0 demands that the node does not exist.`,
+		Args: cobra.RangeArgs(1, 2),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			js, err := a.json()
+			if err != nil {
+				return err
+			}
+			var options []client.PutOption
+			if generation != "" {
+				n, err := strconv.ParseUint(generation, 10, 64)
+				if err != nil {
+					return usagef("--if-generation %q is not a number", generation)
+				}
+				if n == 0 {
+					absent = true
+				} else {
+					options = append(options, client.IfGeneration(n))
+				}
+			}
+			if absent {
+				options = append(options, client.IfAbsent())
+			}
+			if parents {
+				options = append(options, client.WithParents())
+			}
+			data, err := readContent(args[1:], file)
+			if err != nil {
+				return err
+			}
+			return a.withSession(cmd.Context(), "lockctl put", func(ctx context.Context, s *client.Session) error {
+				st, err := s.Put(ctx, args[0], data, options...)
+				if err != nil {
+					return err
+				}
+				if js {
+					return printJSON(nodeJSON(args[0], st))
+				}
+				_, err = fmt.Printf("generation %d\n", st.ContentGeneration)
+				return err
+			})
+		},
+	}
+	f := c.Flags()
+	f.StringVar(&generation, "if-generation", "", "write only if the content generation is this (0: only if absent)")
+	f.StringVarP(&file, "file", "f", "", `content from this file ("-": stdin)`)
+	f.BoolVarP(&parents, "parents", "p", false, "create missing parents as containers")
+	return c
+}
+
+func (a *app) getCmd() *cobra.Command {
+	return &cobra.Command{
+		Use:   "get PATH",
+		Short: "Print a node's content, nothing else",
+		Long:  "Prints the bare content of a node, without a newline added. With -o json, content (base64) and metadata.",
+		Args:  cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			js, err := a.json()
+			if err != nil {
+				return err
+			}
+			return a.withReader(cmd.Context(), true, func(ctx context.Context, r *client.Reader) error {
+				n, err := r.Get(ctx, args[0])
+				if err != nil {
+					return err
+				}
+				if js {
+					out := nodeJSON(n.Path, n.Stat)
+					out.Data = n.Data
+					return printJSON(out)
+				}
+				_, err = os.Stdout.Write(n.Data)
+				return err
+			})
+		},
+	}
+}
+
+func (a *app) lsCmd() *cobra.Command {
+	var long bool
+	c := &cobra.Command{
+		Use:   "ls [PATH]",
+		Short: "List a node's children",
+		Args:  cobra.MaximumNArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			js, err := a.json()
+			if err != nil {
+				return err
+			}
+			path := "/"
+			if len(args) > 0 {
+				path = args[0]
+			}
+			return a.withReader(cmd.Context(), true, func(ctx context.Context, r *client.Reader) error {
+				var rows []nodeRow
+				t := newTable("NAME", "KIND", "SIZE", "CHILDREN", "GENERATION", "MODIFIED", "OWNER")
+				for c, err := range r.List(ctx, path) {
+					if err != nil {
+						return err
+					}
+					if js {
+						rows = append(rows, nodeJSON(c.Name, c.Stat))
+					} else if long {
+						t.row(c.Name, c.Stat.Kind, c.Stat.Size, c.Stat.Children, c.Stat.ContentGeneration,
+							stamp(c.Stat.Modified), owner(c.Stat.Owner))
+					} else if _, err := fmt.Println(quoteName(c.Name)); err != nil {
+						return err
+					}
+				}
+				if js {
+					return printJSON(orEmpty(rows))
+				}
+				if long {
+					return t.print()
+				}
+				return nil
+			})
+		},
+	}
+	c.Flags().BoolVarP(&long, "long", "l", false, "with metadata")
+	return c
+}
+
+func (a *app) statCmd() *cobra.Command {
+	return &cobra.Command{
+		Use:   "stat PATH",
+		Short: "Show what the service knows about a node",
+		Args:  cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			js, err := a.json()
+			if err != nil {
+				return err
+			}
+			return a.withReader(cmd.Context(), true, func(ctx context.Context, r *client.Reader) error {
+				st, err := r.Stat(ctx, args[0])
+				if err != nil {
+					return err
+				}
+				if js {
+					return printJSON(nodeJSON(args[0], st))
+				}
+				t := newTable()
+				t.row("path", args[0])
+				t.row("kind", st.Kind)
+				t.row("size", st.Size)
+				t.row("children", st.Children)
+				t.row("instance", st.Instance)
+				t.row("content generation", st.ContentGeneration)
+				t.row("lock generation", st.LockGeneration)
+				t.row("ACL generation", st.ACLGeneration)
+				t.row("checksum", fmt.Sprintf("%016x", st.Checksum))
+				t.row("created", stamp(st.Created), fmt.Sprintf("revision %d", st.CreateRevision))
+				t.row("modified", stamp(st.Modified), fmt.Sprintf("revision %d", st.ModifyRevision))
+				if st.Owner != 0 {
+					t.row("owner", owner(st.Owner))
+				}
+				return t.print()
+			})
+		},
+	}
+}
+
+func (a *app) rmCmd() *cobra.Command {
+	var recursive, force bool
+	var generation string
+	c := &cobra.Command{
+		Use:   "rm PATH",
+		Short: "Delete a node",
+		Args:  cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			var options []client.DeleteOption
+			if recursive {
+				options = append(options, client.Recursive())
+			}
+			if force {
+				options = append(options, client.Force())
+			}
+			if generation != "" {
+				n, err := strconv.ParseUint(generation, 10, 64)
+				if err != nil {
+					return usagef("--if-generation %q is not a number", generation)
+				}
+				options = append(options, client.IfGeneration(n))
+			}
+			err := a.withSession(cmd.Context(), "lockctl rm", func(ctx context.Context, s *client.Session) error {
+				return s.Delete(ctx, args[0], options...)
+			})
+			if errors.Is(err, client.ErrNotEmpty) {
+				return fmt.Errorf("%w (rm -r deletes what is below it too)", err)
+			}
+			if errors.Is(err, client.ErrLocked) {
+				return fmt.Errorf("%w ('lockctl why %s' says by whom; --force takes it from them)", err, args[0])
+			}
+			return err
+		},
+	}
+	f := c.Flags()
+	f.BoolVarP(&recursive, "recursive", "r", false, "delete everything below it too, all or nothing")
+	f.BoolVar(&force, "force", false, "even if its lock is held or waited for: they lose it")
+	f.StringVar(&generation, "if-generation", "", "delete only if the content generation is this")
+	return c
+}

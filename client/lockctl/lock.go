@@ -1,0 +1,268 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/signal"
+	"syscall"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/seed70370324/lockd/client"
+	"github.com/seed70370324/lockd/client/lockctl/child"
+)
+
+// The exit codes of lock besides those of the command itself: out of the way
+// of what programs and shells use.
+const (
+	codeNotAcquired     = 110
+	codeLost            = 111
+	codeLockUnavailable = 112
+	codeLockUsage       = 113
+)
+
+// killMargin is the part of the stopping time that is kept for KILL to do its
+// work.
+const killMargin = 250 * time.Millisecond
+
+type lockFlags struct {
+	shared, try bool
+	wait        time.Duration
+	lease       time.Duration
+	delay       time.Duration
+	stop        time.Duration
+	quiet       bool
+	name        string
+}
+
+func (a *app) lockCmd() *cobra.Command {
+	fl := lockFlags{}
+	c := &cobra.Command{
+		Use:   "lock [flags] PATH -- CMD [ARG...]",
+		Short: "Run a command while holding a lock",
+		Long: `Acquires the lock of PATH, creating what is missing of it as container nodes
+(which go away again), runs CMD while it is held, and releases it.
+
+CMD runs in a process group of its own, in the terminal's foreground if there
+is one, with LOCKD_FENCE (the number to send along with every write) and
+LOCKD_SEQUENCER in its environment. Signals are passed on to it. If the lock is
+being lost, the group gets TERM early enough, and KILL --stop later, so that it
+is gone before anybody else can be granted the lock.
+
+A frozen machine or process is caught only by its fence: let what CMD writes to
+refuse a fence smaller than the largest it has seen.
+
+Exit code: that of CMD (128+N after signal N, 127 not found, 126 not
+executable); 110 lock not acquired, 111 lock lost, 112 service unavailable,
+113 usage. A signal while it still waits for the lock: 128+N.`,
+		Args: func(cmd *cobra.Command, args []string) error {
+			switch dash := cmd.ArgsLenAtDash(); {
+			case len(args) == 0:
+				return errors.New("which lock? Give a PATH")
+			case dash >= 0 && dash != 1:
+				return errors.New("give one PATH before --")
+			case len(args) < 2:
+				return errors.New("which command? Give it behind the PATH: lock PATH -- CMD ARGS")
+			}
+			return nil
+		},
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if fl.try && cmd.Flags().Changed("wait") {
+				return usagef("--try does not wait: give --try or --wait, not both")
+			}
+			if !cmd.Flags().Changed("wait") {
+				fl.wait = -1
+			}
+			if err := fl.check(); err != nil {
+				return err
+			}
+			return a.lock(fl, args[0], args[1:])
+		},
+	}
+	f := c.Flags()
+	f.SetInterspersed(false) // flags behind PATH belong to CMD
+	f.BoolVar(&fl.shared, "shared", false, "share the lock with other --shared holders")
+	f.BoolVar(&fl.try, "try", false, "do not wait")
+	f.DurationVar(&fl.wait, "wait", 0, "wait at most this long (default: until it is granted)")
+	f.DurationVar(&fl.lease, "lease", 12*time.Second, "how long the service keeps the lock for a holder it does not hear of")
+	f.DurationVar(&fl.delay, "lock-delay", 15*time.Second, "how long nobody gets the lock after its holder was lost (at most 60s)")
+	f.DurationVar(&fl.stop, "stop", 0, "time between TERM and KILL if the lock is being lost (default: as much as lease and lock-delay allow, 3s at most)")
+	f.BoolVarP(&fl.quiet, "quiet", "q", false, "do not say who holds the lock while waiting")
+	f.StringVar(&fl.name, "name", "", "name shown to others (default: CMD)")
+	return c
+}
+
+// check refuses what cannot work, and chooses the stopping time: a quarter of
+// what the lock's contract allows leaves the rest for missed renewals.
+func (fl *lockFlags) check() error {
+	switch {
+	case fl.lease < time.Second || fl.lease > 10*time.Minute:
+		return usagef("--lease %v: must be between 1s and 10m", fl.lease)
+	case fl.delay < 0 || fl.delay > time.Minute:
+		return usagef("--lock-delay %v: must be between 0 and 60s", fl.delay)
+	case fl.wait < 0 && fl.wait != -1:
+		return usagef("--wait %v: must not be negative", fl.wait)
+	case fl.stop < 0:
+		return usagef("--stop %v: must not be negative", fl.stop)
+	}
+	limit := fl.delay + 2*fl.lease/3
+	if fl.stop == 0 {
+		fl.stop = min(3*time.Second, limit/4)
+	}
+	if fl.stop+killMargin >= limit {
+		return usagef("--stop %v: must be less than %v (lock-delay + 2/3 of the lease - %v)", fl.stop, limit-killMargin, killMargin)
+	}
+	return nil
+}
+
+func (fl *lockFlags) options(onWait func(*client.HeldError)) []client.LockOption {
+	options := []client.LockOption{client.LockDelay(fl.delay), client.Stop(fl.stop + killMargin)}
+	if fl.shared {
+		options = append(options, client.Shared())
+	}
+	if fl.try {
+		options = append(options, client.Wait(0))
+	} else if fl.wait >= 0 {
+		options = append(options, client.Wait(fl.wait))
+	}
+	if !fl.quiet {
+		options = append(options, client.OnWait(onWait))
+	}
+	return options
+}
+
+// lock holds path while args run.
+func (a *app) lock(fl lockFlags, path string, args []string) error {
+	addresses, err := a.addresses()
+	if err != nil {
+		return err
+	}
+	name := fl.name
+	if name == "" {
+		name = args[0]
+	}
+	// Until the command runs, a signal ends the wait; then they are passed on.
+	waiting, stop := signalContext(syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGQUIT)
+	defer stop()
+	s, err := client.Dial(waiting, addresses, append(a.options(name), client.WithLease(fl.lease))...)
+	if err != nil {
+		return signalOr(waiting, fmt.Errorf("lock %s: %w", path, err))
+	}
+	l, err := s.Lock(waiting, path, fl.options(func(h *client.HeldError) { sayWaiting(path, h) })...)
+	if err != nil {
+		cerr := s.Close()
+		return signalOr(waiting, errors.Join(err, cerr))
+	}
+	stop()
+	return a.underLock(s, l, fl, args)
+}
+
+// underLock runs the command, gives the lock back when it is gone, and
+// chooses the exit code.
+func (a *app) underLock(s *client.Session, l *client.Lock, fl lockFlags, args []string) error {
+	res, runErr := child.Run(l.Context(), child.Options{
+		Args: args,
+		Env: []string{
+			fmt.Sprintf("LOCKD_FENCE=%d", l.Fence()),
+			"LOCKD_SEQUENCER=" + l.Sequencer(),
+			"LOCKD_LOCK=" + l.Path(),
+		},
+		Kill: fl.stop,
+		Stopping: func(cause error) {
+			fmt.Fprintf(os.Stderr, "lockctl: lock %s: %v: stopping the command (TERM, KILL after %v)\n", l.Path(), cause, fl.stop)
+		},
+	})
+	ctx, cancel := context.WithTimeout(context.Background(), a.timeout)
+	defer cancel()
+	relErr := l.Release(ctx)
+	closeErr := s.Close()
+	var start *child.StartError
+	switch {
+	case errors.As(runErr, &start):
+		return &exitError{start.Code, runErr}
+	case runErr != nil:
+		return runErr
+	case res.Stopped || errors.Is(relErr, client.ErrLost) || errors.Is(relErr, client.ErrExpired):
+		// The command may have done its last work without the lock: its own
+		// exit code would hide that.
+		return &exitError{codeLost, fmt.Errorf("lock %s was lost while the command ran (it ended with %d)", l.Path(), res.Code)}
+	}
+	if err := errors.Join(relErr, closeErr); err != nil {
+		// The command did its work under the lock; that the release could not
+		// be confirmed delays others, and is not the command's failure.
+		fmt.Fprintf(os.Stderr, "lockctl: lock %s: release not confirmed, it goes on to others after lease and lock-delay: %v\n", l.Path(), err)
+	}
+	if res.Code != 0 {
+		return &exitError{res.Code, nil}
+	}
+	return nil
+}
+
+func sayWaiting(path string, h *client.HeldError) {
+	for _, x := range h.Holders {
+		if x.Ghost {
+			fmt.Fprintf(os.Stderr, "lockctl: %s: its last holder %v was lost; its lock-delay runs\n", path, x.Client)
+			continue
+		}
+		fmt.Fprintf(os.Stderr, "lockctl: %s is held by %v\n", path, x)
+	}
+	fmt.Fprintf(os.Stderr, "lockctl: waiting for %s, place %d in the queue\n", path, h.Position)
+}
+
+// signalError says that a signal ended the wait.
+type signalError struct{ sig syscall.Signal }
+
+func (e *signalError) Error() string { return fmt.Sprintf("given up after %v", e.sig) }
+
+// signalContext ends with a *signalError as its cause when one of sigs comes.
+func signalContext(sigs ...os.Signal) (context.Context, func()) {
+	ctx, cancel := context.WithCancelCause(context.Background())
+	ch := make(chan os.Signal, 1)
+	signal.Notify(ch, sigs...)
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		select {
+		case s := <-ch:
+			cancel(&signalError{s.(syscall.Signal)})
+		case <-ctx.Done():
+		}
+	}()
+	return ctx, func() {
+		signal.Stop(ch)
+		cancel(nil)
+		<-done
+	}
+}
+
+// signalOr is the signal that ended ctx, if one did, else err.
+func signalOr(ctx context.Context, err error) error {
+	var sig *signalError
+	if errors.As(context.Cause(ctx), &sig) {
+		return &exitError{128 + int(sig.sig), fmt.Errorf("lock not acquired: %w", sig)}
+	}
+	return err
+}
+
+// lockExitCode is exitCode for the lock command.
+func lockExitCode(err error) int {
+	var exit *exitError
+	var usage *usageError
+	switch {
+	case errors.As(err, &exit):
+		return exit.code
+	case errors.As(err, &usage), errors.Is(err, client.ErrBadPath), errors.Is(err, client.ErrInvalid):
+		return codeLockUsage
+	case errors.Is(err, client.ErrHeld), errors.Is(err, client.ErrNotFound), errors.Is(err, client.ErrLimit):
+		return codeNotAcquired
+	case errors.Is(err, client.ErrUnavailable), errors.Is(err, client.ErrExpired), errors.Is(err, client.ErrWrongCell),
+		errors.Is(err, client.ErrUnknownOutcome), errors.Is(err, context.DeadlineExceeded):
+		return codeLockUnavailable
+	case errors.Is(err, client.ErrLost):
+		return codeLost
+	}
+	return codeNotAcquired
+}

@@ -1,0 +1,241 @@
+// Command lockctl looks into a lockd cell and works with it: files, locks,
+// sessions, and commands run under a lock.
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/signal"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/seed70370324/lockd/client"
+	"github.com/seed70370324/lockd/internal/version"
+)
+
+// defaultEndpoints are those of `lockd local --replicas 3`.
+const defaultEndpoints = "127.0.0.1:7101,127.0.0.1:7102,127.0.0.1:7103"
+
+// The exit codes of every command but lock, which has its own (lock.go). They
+// are documented in docs/lockctl.md; scripts rely on them.
+const (
+	codeOK          = 0
+	codeFailed      = 1 // anything without a code of its own
+	codeUsage       = 2 // bad flags, arguments, paths
+	codeNotFound    = 3
+	codeCondition   = 4 // exists, generation differs, has children, lock in the way
+	codeInvalid     = 5 // sequencer check: not valid
+	codeUnavailable = 6 // no master reached in time, or the session expired
+	codeUnknown     = 7 // it may or may not have been done
+)
+
+// exitError carries an exit code; a nil Err prints nothing.
+type exitError struct {
+	code int
+	err  error
+}
+
+func (e *exitError) Error() string {
+	if e.err == nil {
+		return fmt.Sprintf("exit code %d", e.code)
+	}
+	return e.err.Error()
+}
+
+func (e *exitError) Unwrap() error { return e.err }
+
+// usageError is a mistake in the command line.
+type usageError struct{ err error }
+
+func (e *usageError) Error() string { return e.err.Error() }
+
+func (e *usageError) Unwrap() error { return e.err }
+
+func usagef(format string, args ...any) error { return &usageError{fmt.Errorf(format, args...)} }
+
+// app is what the commands share.
+type app struct {
+	endpoints string
+	cell      string
+	output    string
+	timeout   time.Duration
+}
+
+func main() {
+	os.Exit(run(os.Args[1:]))
+}
+
+func run(args []string) int {
+	a := &app{}
+	root := a.root()
+	root.SetArgs(args)
+	ctx, cancel := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
+	defer cancel()
+	cmd, err := root.ExecuteContextC(ctx)
+	if err == nil {
+		return codeOK
+	}
+	code := exitCode(err)
+	if cmd.Name() == "lock" {
+		code = lockExitCode(err)
+	}
+	var exit *exitError
+	if errors.As(err, &exit) && exit.err == nil {
+		return code
+	}
+	fmt.Fprintf(os.Stderr, "lockctl: %v\n", err)
+	var usage *usageError
+	if errors.As(err, &usage) {
+		fmt.Fprintf(os.Stderr, "usage: %s\nSee '%s --help'.\n", cmd.UseLine(), cmd.CommandPath())
+	}
+	return code
+}
+
+// exitCode of an error, for every command but lock.
+func exitCode(err error) int {
+	var exit *exitError
+	var usage *usageError
+	switch {
+	case errors.As(err, &exit):
+		return exit.code
+	case errors.As(err, &usage), errors.Is(err, client.ErrBadPath), errors.Is(err, client.ErrInvalid),
+		errors.Is(err, client.ErrTooLarge):
+		return codeUsage
+	case errors.Is(err, client.ErrUnknownOutcome):
+		return codeUnknown
+	case errors.Is(err, client.ErrNotFound):
+		return codeNotFound
+	case errors.Is(err, client.ErrExists), errors.Is(err, client.ErrConflict), errors.Is(err, client.ErrNotEmpty),
+		errors.Is(err, client.ErrLocked), errors.Is(err, client.ErrEphemeralParent), errors.Is(err, client.ErrHeld):
+		return codeCondition
+	case errors.Is(err, client.ErrUnavailable), errors.Is(err, client.ErrExpired), errors.Is(err, client.ErrWrongCell),
+		errors.Is(err, context.DeadlineExceeded):
+		return codeUnavailable
+	default:
+		return codeFailed
+	}
+}
+
+func (a *app) root() *cobra.Command {
+	root := &cobra.Command{
+		Use:   "lockctl",
+		Short: "Work with a lockd cell: locks, small files, sessions",
+		Long: `lockctl works with a lockd cell: it takes locks around commands, reads and
+writes small files, and shows who holds what, who waits, and why.
+
+Endpoints come from --endpoints or LOCKCTL_ENDPOINTS, by default those of
+'lockd local'. Any replica will do: it names the master.`,
+		Version:       version.Version,
+		SilenceErrors: true,
+		SilenceUsage:  true,
+		Args:          cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return cmd.Help()
+		},
+	}
+	root.SetVersionTemplate("lockctl {{.Version}}\n")
+	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return &usageError{err} })
+	endpoints := os.Getenv("LOCKCTL_ENDPOINTS")
+	if endpoints == "" {
+		endpoints = defaultEndpoints
+	}
+	f := root.PersistentFlags()
+	f.StringVar(&a.endpoints, "endpoints", endpoints, "client addresses of replicas, separated by commas (LOCKCTL_ENDPOINTS)")
+	f.StringVar(&a.cell, "cell", os.Getenv("LOCKCTL_CELL"), "refuse a service of another cell than this (LOCKCTL_CELL)")
+	f.StringVarP(&a.output, "output", "o", "table", "output: table or json")
+	f.DurationVar(&a.timeout, "timeout", 10*time.Second, "give up after this long without an answer (not while waiting for a lock or watching)")
+	root.AddCommand(a.statusCmd(), a.createCmd(), a.putCmd(), a.getCmd(), a.lsCmd(), a.statCmd(), a.rmCmd(),
+		a.watchCmd(), a.lockCmd(), a.locksCmd(), a.whyCmd(), a.breakCmd(), a.sessionsCmd(), a.sequencerCmd(),
+		a.benchCmd(), a.demoCmd(), demoWorkerCmd())
+	for _, c := range root.Commands() {
+		wrapArgs(c)
+	}
+	return root
+}
+
+// wrapArgs turns complaints about the number of arguments into usage errors,
+// for the command and those below it.
+func wrapArgs(c *cobra.Command) {
+	if check := c.Args; check != nil {
+		c.Args = func(cmd *cobra.Command, args []string) error {
+			if err := check(cmd, args); err != nil {
+				return &usageError{err}
+			}
+			return nil
+		}
+	}
+	for _, sub := range c.Commands() {
+		wrapArgs(sub)
+	}
+}
+
+// addresses of the replicas.
+func (a *app) addresses() ([]string, error) {
+	var out []string
+	for _, s := range strings.Split(a.endpoints, ",") {
+		if s = strings.TrimSpace(s); s != "" {
+			out = append(out, s)
+		}
+	}
+	if len(out) == 0 {
+		return nil, usagef("no endpoints: give --endpoints HOST:PORT,... or LOCKCTL_ENDPOINTS")
+	}
+	return out, nil
+}
+
+func (a *app) json() (bool, error) {
+	switch a.output {
+	case "json":
+		return true, nil
+	case "table", "":
+		return false, nil
+	}
+	return false, usagef("unknown output %q: table or json", a.output)
+}
+
+func (a *app) options(name string) []client.Option {
+	return []client.Option{client.WithName(name), client.WithCell(a.cell), client.WithOpenTimeout(a.timeout)}
+}
+
+// withReader runs f with a connection that leaves no trace in the cell.
+func (a *app) withReader(ctx context.Context, limit bool, f func(context.Context, *client.Reader) error) error {
+	addresses, err := a.addresses()
+	if err != nil {
+		return err
+	}
+	if limit {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, a.timeout)
+		defer cancel()
+	}
+	r, err := client.Connect(ctx, addresses, a.options("lockctl")...)
+	if err != nil {
+		return err
+	}
+	err = f(ctx, r)
+	return errors.Join(err, r.Close())
+}
+
+// withSession runs f with a session, which is closed afterwards.
+func (a *app) withSession(ctx context.Context, name string, f func(context.Context, *client.Session) error, more ...client.Option) error {
+	addresses, err := a.addresses()
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, a.timeout)
+	defer cancel()
+	s, err := client.Dial(ctx, addresses, append(a.options(name), more...)...)
+	if err != nil {
+		return err
+	}
+	err = f(ctx, s)
+	if cerr := s.Close(); err == nil && cerr != nil {
+		return fmt.Errorf("close the session: %w", cerr)
+	}
+	return err
+}
