@@ -49,11 +49,24 @@ func (n *Node) attempt() *paxos.Configuration {
 }
 
 // empty reports whether this replica has accepted nothing but attempts at
-// founding.
+// founding: a configuration in slot 1, and the founder's own first entries and
+// filled holes behind it.
 func (n *Node) empty() bool {
-	first, ok := n.accepted.get(1)
-	return n.config == nil && n.applied == 0 && len(n.accepted.above(1)) == 0 &&
-		(!ok || first.Value.Kind == paxos.Config)
+	if n.config != nil || n.applied > 0 {
+		return false
+	}
+	for _, e := range n.accepted.above(0) {
+		switch e.Value.Kind {
+		case paxos.NoOp, paxos.Lead:
+		case paxos.Config:
+			if e.Slot != 1 {
+				return false
+			}
+		default:
+			return false
+		}
+	}
+	return true
 }
 
 // founder reports whether this replica is the one to found the cell.

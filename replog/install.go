@@ -34,7 +34,8 @@ type fetching struct {
 	// The snapshot, complete and decoded, until it is installed.
 	meta       *pb.SnapshotMeta
 	state      any
-	installing bool
+	installing bool // it takes the log's place on disk
+	installed  bool // it has
 }
 
 // needSnapshot begins to fetch one, unless that is under way.
@@ -174,51 +175,66 @@ func (n *Node) checkMeta(m *pb.SnapshotMeta) error {
 	return nil
 }
 
+// leads reports whether this replica leads or is about to. A leader proposes
+// every open slot again itself, so it has no use for a snapshot.
+func (n *Node) leads() bool { return n.role == paxos.Preparing || n.role == paxos.Leader }
+
 // install lets a complete snapshot take the place of the log, unless the log
 // has overtaken it. It is called when all that paxos owes so far is taken, so
 // that promise and entries are those of this batch.
 func (n *Node) install() {
 	f := &n.fetch
-	if f.meta == nil || f.installing {
-		return
-	}
-	slot := paxos.Slot(f.meta.GetSlot())
-	if slot <= n.applied {
-		n.note("the log has overtaken the snapshot of slot %d, it is dropped", slot)
+	switch {
+	case f.meta == nil || f.installing:
+	case f.installed:
+		n.enter()
+	case paxos.Slot(f.meta.GetSlot()) <= n.applied:
+		n.note("the log has overtaken the snapshot of slot %d, it is not installed", f.meta.GetSlot())
+		n.keep.have(paxos.Slot(f.meta.GetSlot()))
 		f.meta, f.state = nil, nil
-		return
-	}
-	f.installing = true
-	n.fx.InstallSnapshot = &InstallSnapshot{
-		Meta:     f.meta,
-		Promised: n.promised,
-		Entries:  n.accepted.above(slot),
+	case !n.leads():
+		f.installing = true
+		n.fx.InstallSnapshot = &InstallSnapshot{
+			Meta:     f.meta,
+			Promised: n.promised,
+			Entries:  n.accepted.above(paxos.Slot(f.meta.GetSlot())),
+		}
 	}
 }
 
-// snapshotInstalled goes on from a snapshot that is on disk in the log's place.
+// snapshotInstalled hears that the snapshot is on disk in the log's place.
 func (n *Node) snapshotInstalled(m *pb.SnapshotMeta) {
 	f := &n.fetch
-	slot := paxos.Slot(m.GetSlot())
-	invariant.Assert(f.installing && slot == paxos.Slot(f.meta.GetSlot()), "a snapshot of slot %d was installed that was not asked for", slot)
-	// What paxos had chosen before goes first: it belongs to the old state.
+	invariant.Assert(f.installing && m.GetSlot() == f.meta.GetSlot(), "a snapshot of slot %d was installed that was not asked for", m.GetSlot())
+	f.installing, f.installed = false, true
+	// What paxos has chosen before goes first: it belongs to the old state.
 	n.drain()
-	state := f.state
-	*f = fetching{writing: f.writing}
-	n.keep.newest, n.keep.older = slot, 0
-	n.keep.bytes = 0
-	if slot <= n.applied {
-		// The log has overtaken it; on disk, all above it is there.
-		n.trimmed(slot)
+	n.enter()
+}
+
+// enter goes on from the installed snapshot. If this replica has come to lead
+// meanwhile, with values that were accepted and not known to be chosen, it
+// waits until these have overtaken the snapshot or another leads.
+func (n *Node) enter() {
+	f := &n.fetch
+	slot := paxos.Slot(f.meta.GetSlot())
+	if slot > n.applied && n.leads() {
 		return
 	}
-	c, err := DecodeConfiguration(m.GetConfig())
+	meta, state := f.meta, f.state
+	*f = fetching{writing: f.writing}
+	n.keep.replaced(slot)
+	if slot <= n.applied {
+		// The log has overtaken it; on disk, all above it is there.
+		n.px.Step(n.now, paxos.Trimmed{Slot: slot})
+		return
+	}
+	c, err := DecodeConfiguration(meta.GetConfig())
 	invariant.Assert(err == nil, "the configuration in a snapshot that was checked: %v", err)
 	n.sm.Restore(state)
 	n.applied = slot
 	n.accepted.dropTo(slot)
 	n.adopt(c)
-	n.keep.trimmed = slot
 	n.px.Step(n.now, paxos.Installed{Slot: slot, Configuration: *c})
 	n.note("installed a snapshot of slot %d", slot)
 }

@@ -40,6 +40,18 @@ type keeping struct {
 // older one is there is not known, so nothing is cut before the next.
 func (k *keeping) start(loaded paxos.Slot) { k.newest = loaded }
 
+// have notes that there is a newer snapshot on disk.
+func (k *keeping) have(slot paxos.Slot) {
+	if slot > k.newest {
+		k.older, k.newest = k.newest, slot
+	}
+}
+
+// replaced notes that a snapshot took the place of the log: it is the only one.
+func (k *keeping) replaced(slot paxos.Slot) {
+	k.newest, k.older, k.trimmed, k.bytes = slot, 0, slot, 0
+}
+
 // serving is the transfer of a snapshot to a peer.
 type serving struct {
 	active  bool
@@ -57,7 +69,7 @@ func (s *serving) under(now time.Duration) bool {
 // save asks for a snapshot when it is due, one at a time.
 func (n *Node) save() {
 	k := &n.keep
-	if k.saving || n.fetch.installing || n.config == nil || n.applied <= k.newest || n.now < k.retryAt {
+	if k.saving || n.fetch.meta != nil || n.config == nil || n.applied <= k.newest || n.now < k.retryAt {
 		return
 	}
 	since := uint64(n.applied - k.newest)
@@ -98,10 +110,10 @@ func (n *Node) snapshotSaved(ev SnapshotSaved) {
 		n.note("the snapshot of slot %d was not saved: %v; tried again in %v", ev.Slot, ev.Err, saveAgain)
 		return
 	}
-	if ev.Slot > k.newest { // else one was installed meanwhile
-		k.older, k.newest = k.newest, ev.Slot
+	if ev.Slot > k.newest { // else a newer one came from a peer meanwhile
 		k.bytes -= k.savingBytes
 	}
+	k.have(ev.Slot)
 	for _, p := range n.peers {
 		if r := p.serve.waiting; r != nil {
 			p.serve.waiting = nil
@@ -116,7 +128,7 @@ func (n *Node) snapshotSaved(ev SnapshotSaved) {
 func (n *Node) trim() {
 	k := &n.keep
 	trail := paxos.Slot(n.o.TrailSlots)
-	if k.older <= trail || n.fetch.installing {
+	if k.older <= trail || n.fetch.meta != nil {
 		return
 	}
 	limit := k.older - trail
@@ -127,15 +139,10 @@ func (n *Node) trim() {
 		}
 	}
 	if limit > k.trimmed {
-		n.trimmed(limit)
+		k.trimmed = limit
+		n.px.Step(n.now, paxos.Trimmed{Slot: limit})
 		n.fx.Trim = limit
 	}
-}
-
-// trimmed says that the log is gone up to slot.
-func (n *Node) trimmed(slot paxos.Slot) {
-	n.keep.trimmed = slot
-	n.px.Step(n.now, paxos.Trimmed{Slot: slot})
 }
 
 // snapshotRequested has a piece of a snapshot read for a peer, one at a time.

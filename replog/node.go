@@ -11,13 +11,6 @@ import (
 	"github.com/seed70370324/lockd/replog/pb"
 )
 
-// engine is what the node uses of *paxos.Replica.
-type engine interface {
-	Step(now time.Duration, ev paxos.Event)
-	Take(now time.Duration) paxos.Effects
-	Status() paxos.Status
-}
-
 // Node drives a paxos.Replica with log, snapshots, peers and state machine. It
 // is a deterministic state machine itself: one goroutine calls Step with what
 // happened and Take for what is owed; it does no I/O and reads no clock.
@@ -35,7 +28,7 @@ type Node struct {
 	o           NodeOptions
 	id          paxos.ReplicaID
 	incarnation uint64
-	px          engine
+	px          *paxos.Replica
 	sm          StateMachine
 	now         time.Duration
 	fx          Effects
@@ -48,6 +41,7 @@ type Node struct {
 	config  *paxos.Configuration
 	view    *paxos.Configuration
 
+	role     paxos.Role
 	peers    []*peer // by ID, without this replica
 	founding founding
 
@@ -88,24 +82,13 @@ func (p *peer) speaks() bool { return p.connected && p.refused == "" }
 
 // NewNode makes a node of what Open found, with the state machine empty; the
 // state of the snapshot is restored into it here, the log behind it is applied
-// by the first Take. Errors say what is wrong with the options or the data.
+// by the first Take. Errors say what is wrong with the options or the data;
+// *RefusedError: the cell knows this replica with another disk.
 func NewNode(o NodeOptions, found *Opened, sm StateMachine) (*Node, error) {
-	n, px, err := newNode(o, found, sm)
-	if err != nil {
-		return nil, err
-	}
-	if n.px, err = newEngine(px, found.Paxos); err != nil {
-		return nil, fmt.Errorf("start the Paxos replica: %w", err)
-	}
-	return n, nil
-}
-
-// newNode makes everything but the engine, and the engine's options.
-func newNode(o NodeOptions, found *Opened, sm StateMachine) (*Node, paxos.Options, error) {
 	o.setDefaults()
 	initial, err := initialConfiguration(&o)
 	if err != nil {
-		return nil, paxos.Options{}, err
+		return nil, err
 	}
 	n := &Node{
 		o:           o,
@@ -124,7 +107,7 @@ func newNode(o NodeOptions, found *Opened, sm StateMachine) (*Node, paxos.Option
 	n.accepted.check(n.applied)
 	n.keep.start(n.applied)
 	if err := n.knownConfiguration(found); err != nil {
-		return nil, paxos.Options{}, err
+		return nil, err
 	}
 	current := n.current()
 	for _, m := range current.Members {
@@ -136,14 +119,15 @@ func newNode(o NodeOptions, found *Opened, sm StateMachine) (*Node, paxos.Option
 		}
 	}
 	if err := n.checkSelf(); err != nil {
-		return nil, paxos.Options{}, err
+		return nil, err
 	}
 	if found.State != nil {
 		sm.Restore(found.State)
 	}
 	px := o.Paxos
 	px.ID, px.Configuration, px.Now = n.id, *current, o.Now
-	return n, px, nil
+	n.px = paxos.New(px, found.Paxos)
+	return n, nil
 }
 
 func (o *NodeOptions) setDefaults() {
@@ -367,6 +351,7 @@ func (n *Node) drain() {
 	n.fx.DiskRead = append(n.fx.DiskRead, e.ReadLog...)
 	n.fx.Notes = append(n.fx.Notes, e.Notes...)
 	if e.Role != nil {
+		n.role = e.Role.Role
 		n.fx.Role = e.Role
 	}
 	if e.NeedSnapshot != 0 {
@@ -427,11 +412,13 @@ func (n *Node) stop(err error) {
 	}
 }
 
-// Check asserts what is too costly to assert at every step.
-func (n *Node) Check() {
+// Check asserts what is too costly to assert at every step; an error is a
+// breach that paxos found.
+func (n *Node) Check() error {
 	n.accepted.check(n.applied)
 	invariant.Assert(n.durable <= n.sequence, "record %d is durable, the last written is %d", n.durable, n.sequence)
 	invariant.Assert(n.keep.older <= n.keep.newest && n.keep.newest <= n.applied,
 		"snapshots of slots %d and %d are kept, applied is %d", n.keep.older, n.keep.newest, n.applied)
 	invariant.Assert(n.keep.trimmed <= n.keep.newest, "the log is cut at slot %d, the newest snapshot is of slot %d", n.keep.trimmed, n.keep.newest)
+	return n.px.Check()
 }

@@ -187,14 +187,15 @@ func (p *Peers) UpdateHello(h *pb.PeerHello) {
 	p.hello.Store(h)
 	for _, l := range p.links {
 		if l.main.Load() != nil {
-			l.send(Send{To: l.member.ID, Message: helloMessage(h, laneMain)})
+			l.send(Send{To: l.member.ID, Message: helloMessage(h, laneMain, l.member.Name)})
 		}
 	}
 }
 
-func helloMessage(h *pb.PeerHello, lane string) *pb.PeerMessage {
+// helloMessage completes a hello for a lane to a peer.
+func helloMessage(h *pb.PeerHello, lane, to string) *pb.PeerMessage {
 	h = proto.CloneOf(h)
-	h.Lane = lane
+	h.Lane, h.To = lane, to
 	return &pb.PeerMessage{Body: &pb.PeerMessage_Hello{Hello: h}}
 }
 

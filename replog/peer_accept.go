@@ -95,8 +95,12 @@ func (p *Peers) welcome(c *wire.Conn, ours *pb.PeerHello) (*link, *pb.PeerHello,
 	if h.GetLane() != laneMain && h.GetLane() != laneBulk {
 		return nil, nil, fmt.Errorf("replica %q asks for a lane %q, which this release does not know", h.GetName(), h.GetLane())
 	}
-	if err := c.Queue(wire.KindPeer, helloMessage(ours, h.GetLane())); err != nil {
+	if err := c.Queue(wire.KindPeer, helloMessage(ours, h.GetLane(), h.GetName())); err != nil {
 		return nil, nil, err
+	}
+	if to := h.GetTo(); to != "" && to != ours.GetName() {
+		_ = c.CloseAfterFlush(refusalTime) // the hello says who is here
+		return nil, nil, fmt.Errorf("replica %q looks for replica %q at this address: its list of peer addresses is wrong", h.GetName(), to)
 	}
 	for _, l := range p.links {
 		if l.member.Name == h.GetName() {

@@ -2,6 +2,7 @@ package replog
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -12,6 +13,13 @@ import (
 // steady is how long a connection must have stood for the next dial to come
 // without a growing pause.
 const steady = time.Second
+
+// wrongAddressError says that a peer's address leads to another replica.
+type wrongAddressError struct{ address, name, cell string }
+
+func (e *wrongAddressError) Error() string {
+	return fmt.Sprintf("%s is the address of replica %s of cell %q: check the peer addresses in --initial-cluster", e.address, e.name, e.cell)
+}
 
 // dialLoop keeps a lane to a peer connected until the end.
 func (l *link) dialLoop(lane string) {
@@ -29,6 +37,9 @@ func (l *link) dialLoop(lane string) {
 		}
 		// One lane's lines are enough.
 		key := "dial " + l.member.Name
+		if wrong := (*wrongAddressError)(nil); errors.As(err, &wrong) {
+			key = "address of " + l.member.Name
+		}
 		if lane == laneMain && (connected || p.quiet.again(key)) {
 			text := "cannot reach a replica; trying on"
 			if connected {
@@ -74,7 +85,7 @@ func (l *link) greet(c *wire.Conn, ours *pb.PeerHello, lane string) (*pb.PeerHel
 	if err := c.Handshake(p.ctx); err != nil {
 		return nil, err
 	}
-	if err := c.Queue(wire.KindPeer, helloMessage(ours, lane)); err != nil {
+	if err := c.Queue(wire.KindPeer, helloMessage(ours, lane, l.member.Name)); err != nil {
 		return nil, err
 	}
 	h, err := readHello(c)
@@ -82,8 +93,7 @@ func (l *link) greet(c *wire.Conn, ours *pb.PeerHello, lane string) (*pb.PeerHel
 		return nil, err
 	}
 	if h.GetName() != l.member.Name {
-		return nil, fmt.Errorf("%s is the address of replica %s of cell %q: check the peer addresses in --initial-cluster",
-			l.member.PeerAddress, h.GetName(), h.GetCell())
+		return nil, &wrongAddressError{address: l.member.PeerAddress, name: h.GetName(), cell: h.GetCell()}
 	}
 	h.Lane = lane
 	return h, nil

@@ -72,7 +72,7 @@ func (l *link) serve(c *wire.Conn, theirs, ours *pb.PeerHello) error {
 	defer l.end(c, lane)
 	if now := l.peers.hello.Load(); now != ours && lane == &l.main {
 		// It changed before UpdateHello could find this connection.
-		l.send(Send{To: l.member.ID, Message: helloMessage(now, laneMain)})
+		l.send(Send{To: l.member.ID, Message: helloMessage(now, laneMain, l.member.Name)})
 	}
 	c.SetReadTimeout(l.peers.o.ReadTimeout)
 	for {

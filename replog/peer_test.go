@@ -219,8 +219,8 @@ func TestGarbageAtThePeerPort(t *testing.T) {
 		"no message":   func(c *wire.Conn) { _ = c.QueueBytes(wire.KindPeer, []byte("\xff\xff\xff")) },
 		"no hello":     hello(&pb.PeerMessage{}),
 		"client frame": func(c *wire.Conn) { _ = c.QueueBytes(wire.KindClient, nil) },
-		"stranger":     hello(helloMessage(&pb.PeerHello{Name: "n9", Cell: "test"}, laneMain)),
-		"strange lane": hello(helloMessage(&pb.PeerHello{Name: "n1", Cell: "test"}, "fast")),
+		"stranger":     hello(helloMessage(&pb.PeerHello{Name: "n9", Cell: "test"}, laneMain, "")),
+		"strange lane": hello(helloMessage(&pb.PeerHello{Name: "n1", Cell: "test"}, "fast", "")),
 	} {
 		nc, err := net.Dial("tcp", members[1].PeerAddress)
 		if err != nil {
@@ -334,7 +334,7 @@ func fakePeer(t testing.TB, address, lane string) *wire.Conn {
 	if err := c.Handshake(context.Background()); err != nil {
 		t.Fatal(err)
 	}
-	if err := c.Queue(wire.KindPeer, helloMessage(&pb.PeerHello{Cell: "test", Name: "n1", Replica: 1, Version: PeerVersion}, lane)); err != nil {
+	if err := c.Queue(wire.KindPeer, helloMessage(&pb.PeerHello{Cell: "test", Name: "n1", Replica: 1, Version: PeerVersion}, lane, "")); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := readHello(c); err != nil {

@@ -235,6 +235,7 @@ type PeerHello struct {
 	PeerAddress   string                 `protobuf:"bytes,8,opt,name=peer_address,json=peerAddress,proto3" json:"peer_address,omitempty"`
 	Version       uint32                 `protobuf:"varint,9,opt,name=version,proto3" json:"version,omitempty"`
 	Lane          string                 `protobuf:"bytes,10,opt,name=lane,proto3" json:"lane,omitempty"` // "main" or "bulk"
+	To            string                 `protobuf:"bytes,11,opt,name=to,proto3" json:"to,omitempty"`     // name of the replica that the dialer means
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -335,6 +336,13 @@ func (x *PeerHello) GetVersion() uint32 {
 func (x *PeerHello) GetLane() string {
 	if x != nil {
 		return x.Lane
+	}
+	return ""
+}
+
+func (x *PeerHello) GetTo() string {
+	if x != nil {
+		return x.To
 	}
 	return ""
 }
@@ -1503,7 +1511,7 @@ const file_replog_pb_replog_proto_rawDesc = "" +
 	"\x0esnapshot_chunk\x18\x04 \x01(\v2\x1b.lockd.replog.SnapshotChunkH\x00R\rsnapshotChunk\x124\n" +
 	"\bfounding\x18\x05 \x01(\v2\x16.lockd.replog.FoundingH\x00R\bfounding\x125\n" +
 	"\arefusal\x18\x06 \x01(\v2\x19.lockd.replog.PeerRefusalH\x00R\arefusalB\x06\n" +
-	"\x04body\"\xa6\x02\n" +
+	"\x04body\"\xb6\x02\n" +
 	"\tPeerHello\x12\x12\n" +
 	"\x04cell\x18\x01 \x01(\tR\x04cell\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12\x18\n" +
@@ -1515,7 +1523,8 @@ const file_replog_pb_replog_proto_rawDesc = "" +
 	"\fpeer_address\x18\b \x01(\tR\vpeerAddress\x12\x18\n" +
 	"\aversion\x18\t \x01(\rR\aversion\x12\x12\n" +
 	"\x04lane\x18\n" +
-	" \x01(\tR\x04lane\"7\n" +
+	" \x01(\tR\x04lane\x12\x0e\n" +
+	"\x02to\x18\v \x01(\tR\x02to\"7\n" +
 	"\vPeerRefusal\x12\x12\n" +
 	"\x04text\x18\x01 \x01(\tR\x04text\x12\x14\n" +
 	"\x05fatal\x18\x02 \x01(\bR\x05fatal\"\xa0\x01\n" +
