@@ -25,10 +25,6 @@ type Replica struct {
 	leader  paxos.RoleEvent // the last one
 	heard   time.Duration   // from a leader
 	heardIt bool
-	// addresses are the clients' addresses that the peers say they have now; the
-	// configuration's may be older.
-	addresses map[paxos.ReplicaID]string
-
 	applied   paxos.Slot
 	restoring paxos.Slot    // of the snapshot that is being installed
 	founding  string        // the last note of what founding waits for
@@ -55,16 +51,11 @@ func New(o Options, found *replog.Opened) (*Replica, error) {
 
 // build makes a replica over any log.
 func build(o Options, found *replog.Opened, log func(replog.StateMachine) (replog.NodeAPI, error)) (*Replica, error) {
-	r := &Replica{o: o, now: o.Node.Now, started: o.Node.Now, addresses: make(map[paxos.ReplicaID]string)}
+	r := &Replica{o: o, now: o.Node.Now, started: o.Node.Now, store: store.New()}
 	switch s := found.State.(type) {
 	case nil:
-		r.store = store.New()
 	case *store.Store:
-		r.store = s
-		r.applied = found.Paxos.Applied
-		if o.Observer != nil {
-			o.Observer.Restored(r.applied, s)
-		}
+		r.restoring = found.Paxos.Applied // the log gives the state back to us
 	default:
 		return nil, fmt.Errorf("starting the replica: the snapshot was decoded to a %T; open the log with replica.DecodeSnapshot", s)
 	}
@@ -169,10 +160,6 @@ func (r *Replica) Step(now time.Duration, ev Event) {
 // stepLog takes an event of the log.
 func (r *Replica) stepLog(now time.Duration, ev replog.Event) {
 	switch e := ev.(type) {
-	case replog.PeerConnected:
-		if a := e.Hello.GetClientAddress(); a != "" {
-			r.addresses[paxos.ReplicaID(e.Hello.GetReplica())] = a
-		}
 	case replog.PeerReceived:
 		r.hear(e)
 	case replog.Tick:

@@ -45,8 +45,6 @@ func (r *Replica) member(id paxos.ReplicaID) (name, address string) {
 	}
 	if name == r.o.Node.Name && r.o.Node.ClientAddress != "" {
 		address = r.o.Node.ClientAddress
-	} else if a := r.addresses[id]; a != "" {
-		address = a
 	}
 	return name, address
 }
