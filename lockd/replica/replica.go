@@ -22,9 +22,9 @@ type Replica struct {
 	now     time.Duration
 	started time.Duration
 
-	leader  paxos.RoleEvent // the last one
-	heard   time.Duration   // from a leader
-	heardIt bool
+	leader    paxos.RoleEvent // the last one
+	heard     time.Duration   // from a leader
+	heardIt   bool
 	applied   paxos.Slot
 	restoring paxos.Slot    // of the snapshot that is being installed
 	founding  string        // the last note of what founding waits for
