@@ -1,0 +1,107 @@
+package sim
+
+import (
+	"fmt"
+	"runtime"
+	"sync"
+	"time"
+)
+
+// twiceOf is one seed in how many that runs twice, to see that its trace is
+// the same.
+const twiceOf = 20
+
+// Batch runs many seeds on all cores, each in a world of its own.
+type Batch struct {
+	// Next gives the next seed; false ends the batch. Called by one goroutine at
+	// a time.
+	Next func() (seed uint64, ok bool)
+	// Each, if set, is told of every finished run, one at a time.
+	Each func(Report)
+	// Workers is how many run at once; 0: one for each core.
+	Workers int
+	// StopAtFailure ends the batch with the first failing seed.
+	StopAtFailure bool
+}
+
+// Result of a batch.
+type Result struct {
+	Passed, Failed, Twice, Undecided int
+	Simulated                        time.Duration
+	Elapsed                          time.Duration // real time
+	Workers                          int
+	First                            *Report // first seed that failed, by the order of the seeds' start
+	Failures                         []Report
+}
+
+// Run runs the batch to its end.
+func (b *Batch) Run() Result {
+	workers := b.Workers
+	if workers <= 0 {
+		workers = runtime.GOMAXPROCS(0)
+	}
+	began := time.Now()
+	var mu sync.Mutex
+	var wg sync.WaitGroup
+	r := Result{Workers: workers}
+	stop := false
+	for range workers {
+		wg.Go(func() {
+			for {
+				mu.Lock()
+				seed, ok := uint64(0), false
+				if !stop {
+					seed, ok = b.Next()
+				}
+				mu.Unlock()
+				if !ok {
+					return
+				}
+				report, twice := runChecked(seed)
+				mu.Lock()
+				r.add(report, twice)
+				stop = stop || (b.StopAtFailure && report.Failure != nil)
+				if b.Each != nil {
+					b.Each(report)
+				}
+				mu.Unlock()
+			}
+		})
+	}
+	wg.Wait()
+	r.Elapsed = time.Since(began)
+	return r
+}
+
+func (r *Result) add(report Report, twice bool) {
+	r.Simulated += report.Simulated
+	r.Undecided += report.Undecided
+	if twice {
+		r.Twice++
+	}
+	if report.Failure == nil {
+		r.Passed++
+		return
+	}
+	r.Failed++
+	r.Failures = append(r.Failures, report)
+	if r.First == nil || report.Seed < r.First.Seed {
+		r.First = &r.Failures[len(r.Failures)-1]
+	}
+}
+
+// runChecked runs a seed, and some of them twice: the second run must have the
+// trace of the first.
+func runChecked(seed uint64) (Report, bool) {
+	report := Run(Options{Seed: seed})
+	if seed%twiceOf != 0 {
+		return report, false
+	}
+	again := Run(Options{Seed: seed})
+	report.Simulated += again.Simulated
+	if report.Failure == nil && (again.Trace != report.Trace || again.Events != report.Events) {
+		report.Failure = &Failure{Check: "determinism", At: int64(again.Simulated),
+			Text: fmt.Sprintf("two runs of the seed differ: trace %016x of %d events and %016x of %d", report.Trace, report.Events, again.Trace, again.Events)}
+	}
+	return report, true
+}

@@ -1,0 +1,93 @@
+package sim
+
+import (
+	"github.com/seed70370324/lockd/paxos"
+	"github.com/seed70370324/lockd/replog"
+	"github.com/seed70370324/lockd/replog/pb"
+)
+
+// said is what a replica has let out of its hands: promises and votes that
+// others may have counted. After a crash it has to know them still; that is
+// what "durable before visible" is for.
+type said struct {
+	promised paxos.Ballot
+	voted    map[paxos.Slot]paxos.Ballot
+}
+
+// checkSaid takes down what a message promises, and lets faults aim at it: a
+// replica may die just after the message has left.
+func (w *World) checkSaid(p *process, m *pb.PeerMessage) {
+	px := m.GetPaxos()
+	if px == nil {
+		return
+	}
+	var aimed int64
+	switch paxos.MessageKind(px.GetKind()) {
+	case paxos.MsgPromise:
+		if px.GetOk() {
+			if b := ballotOf(px.GetBallot()); p.said.promised.Less(b) {
+				p.said.promised = b
+			}
+			aimed = w.plan.crashAtPromise
+		}
+	case paxos.MsgAccepted:
+		if px.GetOk() {
+			if b := ballotOf(px.GetBallot()); p.said.promised.Less(b) {
+				p.said.promised = b
+			}
+			p.said.vote(px)
+			aimed = w.plan.crashAtVote
+		}
+	}
+	if w.faulty && aimed > 0 && w.faultRandom.chance(aimed) {
+		boot := p.boot
+		w.after(w.faultRandom.skewed(0, 2*millisecond), func() {
+			if w.faulty && p.boot == boot {
+				w.crashAndRestart(p, "just after it has promised or voted")
+			}
+		})
+	}
+}
+
+// vote takes down an Accepted. A slot that the sender knows to be chosen may be
+// held at an older ballot: its value cannot change any more.
+func (s *said) vote(m *pb.PaxosMessage) {
+	if s.voted == nil {
+		s.voted = map[paxos.Slot]paxos.Ballot{}
+	}
+	slot, b := paxos.Slot(m.GetSlot()), ballotOf(m.GetBallot())
+	if m.GetSlot() <= m.GetChosen() {
+		b = paxos.Ballot{}
+	}
+	if old, ok := s.voted[slot]; !ok || old.Less(b) {
+		s.voted[slot] = b
+	}
+}
+
+// checkRemembers holds what a replica finds on its disk against what it has
+// said in its earlier lives.
+func (p *process) checkRemembers(o *replog.Opened) {
+	w := p.w
+	if o.Paxos.Promised.Less(p.said.promised) {
+		w.fail("memory", "%s had promised %v and after its restart knows only of %v", p.name, p.said.promised, o.Paxos.Promised)
+		return
+	}
+	accepted := map[paxos.Slot]*paxos.Entry{}
+	for i := range o.Paxos.Entries {
+		accepted[o.Paxos.Entries[i].Slot] = &o.Paxos.Entries[i]
+	}
+	lowest := paxos.Slot(0)
+	for slot, ballot := range p.said.voted {
+		e := accepted[slot]
+		if slot > o.Paxos.Applied && (e == nil || (!e.Chosen && e.Ballot.Less(ballot))) && (lowest == 0 || slot < lowest) {
+			lowest = slot
+		}
+	}
+	if lowest != 0 {
+		w.fail("memory", "%s had voted in slot %d at %v and after its restart does not know it", p.name, lowest, p.said.voted[lowest])
+	}
+}
+
+func ballotOf(b *pb.Ballot) paxos.Ballot {
+	return paxos.Ballot{Round: b.GetRound(), Replica: paxos.ReplicaID(b.GetReplica())}
+}

@@ -1,0 +1,298 @@
+package sim
+
+import (
+	"github.com/seed70370324/lockd/client/machine"
+)
+
+// client is a program that uses the service: the product's session machine,
+// the shell around it, and an application that works with it. When it ends (a
+// crash, a closed or an expired session) a new one of the same name starts
+// with a new session.
+type client struct {
+	w     *World
+	index int // as a machine on the network
+	name  string
+	clock clock
+
+	life    int // counts the machines
+	m       *machine.Machine
+	nonce   string
+	state   machine.State
+	session uint64 // once the log has it
+	conn    *conn  // nil when it is broken
+	dialed  *conn  // the last one, until the machine gives it up
+
+	mailbox []any // machine.Event, fromConn or func()
+	waking  bool
+	wakeSeq uint64
+	tickDue bool
+	pauses  int
+	resumed int64 // when the last pause ended
+
+	nextCall machine.CallID
+	calls    map[machine.CallID]*call
+	open     []*call // calls without an answer, by age
+	holds    []*hold
+	watches  []*watch
+	ending   bool // the session is being closed
+}
+
+// fromConn is an event of a connection.
+type fromConn struct {
+	n  *conn
+	ev machine.Event
+}
+
+// paused reports whether the client cannot be blamed for being late: it is
+// frozen, or was until this very moment.
+func (c *client) paused() bool {
+	return c.pauses > 0 || (c.resumed > 0 && c.w.now-c.resumed < 10*millisecond)
+}
+
+// live reports whether a program is running.
+func (c *client) live() bool { return c.m != nil }
+
+// begin starts a program with a new session.
+func (c *client) begin() {
+	w := c.w
+	if c.m != nil || w.over {
+		return
+	}
+	c.life++
+	nonce := w.workRandom.bytes(16)
+	c.nonce = string(nonce)
+	c.session, c.state, c.ending = 0, machine.Connecting, false
+	c.calls, c.open, c.holds, c.watches = map[machine.CallID]*call{}, nil, nil, nil
+	c.mailbox, c.waking, c.tickDue = nil, false, false
+	w.byNonce[c.nonce] = owner{c, c.life}
+	var addresses []string
+	first := w.workRandom.below(int64(len(w.replicas)))
+	for i := range w.replicas {
+		addresses = append(addresses, w.replicas[(int(first)+i)%len(w.replicas)].address())
+	}
+	c.m = machine.New(machine.Options{
+		Addresses: addresses, Cell: cellName, Name: c.name, Host: "host-" + c.name, PID: 100*c.index + c.life,
+		Lease: nanos(w.plan.load.lease), Grace: nanos(20 * second), DriftPPM: 10_000,
+		Nonce: nonce, Seed: w.workRandom.uint64(), Now: c.clock.read(w.now), OpenTimeout: nanos(40 * second),
+	})
+	w.trace.add(w.now, "begin", uint64(c.index), uint64(c.life))
+	w.tell(c.name, "begins (session machine %d)", c.life)
+	c.post(machine.Tick{})
+	c.think(c.life)
+}
+
+// end drops the program. If it was killed or its machine lost, its connection
+// may hang on the service's side for a while.
+func (c *client) end(why string, hang int64) {
+	w := c.w
+	if c.m == nil {
+		return
+	}
+	w.trace.add(w.now, "end", uint64(c.index), uint64(c.life))
+	w.tell(c.name, "ends: %s", why)
+	c.m = nil
+	if c.conn != nil {
+		c.conn.hangUp(hang)
+	}
+	for _, k := range c.open {
+		w.history.unanswered(k)
+	}
+	c.open = nil
+	for _, h := range c.holds {
+		c.workEnds(h)
+	}
+	c.holds = nil
+	for _, a := range c.watches {
+		a.ended = true
+	}
+}
+
+func (c *client) post(ev any) {
+	if c.m == nil {
+		return
+	}
+	c.mailbox = append(c.mailbox, ev)
+	c.wake()
+}
+
+// later runs f as part of the program, d nanoseconds from now or as soon after
+// as the program runs.
+func (c *client) later(d int64, f func()) {
+	life := c.life
+	c.w.after(d, func() {
+		if c.life == life {
+			c.post(f)
+		}
+	})
+}
+
+func (c *client) wake() {
+	if c.waking || c.pauses > 0 || len(c.mailbox) == 0 {
+		return
+	}
+	c.waking = true
+	life := c.life
+	c.w.after(c.w.netRandom.below(100*microsecond), func() {
+		if c.life != life || c.m == nil {
+			return
+		}
+		c.waking = false
+		if c.pauses == 0 {
+			c.loop()
+		}
+	})
+}
+
+func (c *client) loop() {
+	w := c.w
+	batch := c.mailbox
+	c.mailbox = nil
+	now := c.clock.read(w.now)
+	for _, ev := range batch {
+		switch e := ev.(type) {
+		case func():
+			e()
+		case machine.Event:
+			c.m.Step(now, e)
+		case fromConn:
+			// What an earlier connection has left in the mailbox is dropped.
+			if c.dialed == e.n {
+				c.m.Step(now, e.ev)
+			}
+		}
+		if c.m == nil {
+			return
+		}
+	}
+	c.perform(c.m.Take(now))
+}
+
+// step gives the machine an event of the application's, at once.
+func (c *client) step(ev machine.Event) { c.m.Step(c.clock.read(c.w.now), ev) }
+
+func (c *client) perform(e machine.Effects) {
+	w := c.w
+	if e.Hangup || e.Dial != "" {
+		c.dialed = nil
+		if c.conn != nil {
+			c.conn.hangUp(0)
+		}
+	}
+	if e.Dial != "" {
+		c.dial(e.Dial)
+	}
+	if c.conn != nil {
+		for _, m := range e.Send {
+			c.conn.sendUp(m)
+		}
+	}
+	c.setWake(&e)
+	// A lock may be lost in the batch in which it is granted: what was held
+	// before is lost before anything is granted.
+	var late []machine.Lost
+	for _, l := range e.Lost {
+		if !c.lost(l) {
+			late = append(late, l)
+		}
+	}
+	for _, d := range e.Done {
+		c.done(d)
+	}
+	for _, l := range late {
+		if !c.lost(l) {
+			w.fail("client", "%s: the lock of call %d is lost but was never granted", c.name, l.Lock)
+		}
+	}
+	for _, d := range e.Deadlines {
+		c.moved(d)
+	}
+	for _, u := range e.Updates {
+		c.update(u)
+	}
+	if e.State != nil {
+		c.stateChanged(*e.State)
+	}
+}
+
+// setWake arms the machine's timer.
+func (c *client) setWake(e *machine.Effects) {
+	c.wakeSeq++
+	if e.Wake == 0 {
+		return
+	}
+	seq, life := c.wakeSeq, c.life
+	c.w.at(max(c.clock.when(e.Wake), c.w.now), func() {
+		if c.life != life || c.wakeSeq != seq {
+			return
+		}
+		if c.pauses > 0 {
+			c.tickDue = true
+			return
+		}
+		c.post(machine.Tick{})
+	})
+}
+
+func (c *client) stateChanged(s machine.State) {
+	w := c.w
+	w.trace.add(w.now, "state", uint64(c.index), uint64(s))
+	if w.telling() {
+		w.tell(c.name, "session is %s", [...]string{"connecting", "live", "in jeopardy", "expired", "closed"}[s])
+	}
+	c.state = s
+	if s != machine.Expired && s != machine.Closed {
+		return
+	}
+	for _, h := range c.holds {
+		if !h.lost && !h.released {
+			w.fail("client", "%s: the session is over and the lock %s (call %d) was not reported lost", c.name, h.path, h.id)
+			return
+		}
+	}
+	// Calls that are still open have had their last chance with this batch.
+	for _, k := range c.open {
+		w.fail("client", "%s: the session is over and call %d (%v %s) has no answer", c.name, k.id, k.kind, k.path)
+		return
+	}
+	life := c.life
+	w.after(w.workRandom.between(0, 800*millisecond), func() {
+		if c.life == life {
+			c.end("its session is over", 0)
+			c.begin()
+		}
+	})
+}
+
+func (c *client) pause() { c.pauses++ }
+
+func (c *client) resume() {
+	if c.pauses == 0 {
+		return
+	}
+	c.pauses--
+	if c.pauses > 0 || c.m == nil {
+		return
+	}
+	c.resumed = c.w.now
+	if c.tickDue {
+		c.tickDue = false
+		if c.w.faultRandom.chance(500_000) {
+			c.mailbox = append([]any{machine.Tick{}}, c.mailbox...)
+		} else {
+			c.mailbox = append(c.mailbox, machine.Tick{})
+		}
+	}
+	c.wake()
+}
+
+var _ machine.API = (*machine.Machine)(nil)
+
+// remove takes a call out of the open ones.
+func (c *client) remove(k *call) {
+	for i, o := range c.open {
+		if o == k {
+			c.open = append(c.open[:i:i], c.open[i+1:]...)
+			return
+		}
+	}
+}

@@ -1,0 +1,174 @@
+package sim
+
+import (
+	"google.golang.org/protobuf/proto"
+
+	"github.com/seed70370324/lockd/paxos"
+	"github.com/seed70370324/lockd/replog"
+	"github.com/seed70370324/lockd/replog/pb"
+)
+
+// network carries messages between machines. Machines are numbered: replicas
+// first, then clients. cut[a][b] counts the faults that keep a's messages from
+// b; the way back is counted apart, so partitions may be one-way.
+type network struct {
+	cut   [][]int
+	last  [][]int64 // when the last ordered message from a reaches b
+	bulk  [][]int64 // the same on the bulk lane
+	pairs []*pair
+}
+
+func newNetwork(machines int) *network {
+	n := &network{}
+	for i := 0; i < machines; i++ {
+		n.cut = append(n.cut, make([]int, machines))
+		n.last = append(n.last, make([]int64, machines))
+		n.bulk = append(n.bulk, make([]int64, machines))
+	}
+	return n
+}
+
+func (n *network) blocked(from, to int) bool { return n.cut[from][to] > 0 }
+
+func (w *World) latency() int64 { return w.netRandom.skewed(w.plan.latencyLo, w.plan.latencyHi) }
+
+// sendPeer sends a message from one replica to another. Unlike TCP it may lose,
+// double and reorder single messages: the protocol has to bear all of that, for
+// a connection that breaks and comes back does it too.
+func (w *World) sendPeer(p *process, s replog.Send) {
+	to := w.processByID(s.To)
+	if to == nil || to == p {
+		w.fail("network", "%s sent a message to replica %d, which is not in the cell", p.name, s.To)
+		return
+	}
+	w.checkSaid(p, s.Message)
+	data, err := proto.Marshal(s.Message)
+	if err != nil {
+		w.fail("network", "%s sent a message that cannot be encoded: %v", p.name, err)
+		return
+	}
+	copies := 1
+	if w.faulty {
+		switch {
+		case w.netRandom.chance(w.plan.drop):
+			copies = 0
+		case w.netRandom.chance(w.plan.duplicate):
+			copies = 2
+		}
+	}
+	if w.net.blocked(p.index, to.index) {
+		copies = 0
+	}
+	w.traceSend(p, to, s.Message, copies)
+	for ; copies > 0; copies-- {
+		w.at(w.arrival(p, to, s.Bulk), func() { w.deliverPeer(p, to, data) })
+	}
+}
+
+// arrival draws when a message gets there.
+func (w *World) arrival(p, to *process, bulk bool) int64 {
+	at := w.now + w.latency()
+	if w.faulty && !w.plan.ordered {
+		if w.netRandom.chance(w.plan.late) {
+			at += w.netRandom.below(w.plan.lateMost)
+		}
+		return at
+	}
+	lane := w.net.last
+	if bulk {
+		lane = w.net.bulk
+	}
+	at = max(at, lane[p.index][to.index]+1)
+	lane[p.index][to.index] = at
+	return at
+}
+
+func (w *World) deliverPeer(p, to *process, data []byte) {
+	if !to.up || !to.connected[p.index] || w.net.blocked(p.index, to.index) {
+		return
+	}
+	m := new(pb.PeerMessage)
+	if err := proto.Unmarshal(data, m); err != nil {
+		w.fail("network", "%s sent a message that cannot be decoded: %v", p.name, err)
+		return
+	}
+	to.post(replog.PeerReceived{Peer: p.id, Message: m})
+}
+
+func (w *World) traceSend(p, to *process, m *pb.PeerMessage, copies int) {
+	kind, numbers := describePeer(m)
+	w.trace.add(w.now, kind, append(numbers, uint64(p.index), uint64(to.index), uint64(copies))...)
+	if w.telling() {
+		how := ""
+		switch copies {
+		case 0:
+			how = "  (lost)"
+		case 2:
+			how = "  (twice)"
+		}
+		w.tell(p.name, "-> %s %s%s", to.name, tellPeer(m), how)
+	}
+}
+
+// pair is the connection between two replicas, as both see it.
+type pair struct {
+	a, b       *process
+	bootA      int
+	bootB      int
+	up         bool
+	blockedFor int64 // since when neither way or one way is blocked, 0: is not
+	patience   int64
+}
+
+const pairEvery = 60 * millisecond
+
+// watchPair looks now and then how the connection of a pair is, as a
+// transport's timers do: it comes up when both run and reach each other, and
+// breaks when one has restarted or nothing has come through for long.
+func (w *World) watchPair(c *pair) {
+	w.after(w.netRandom.between(pairEvery/2, pairEvery*2), func() { w.watchPair(c) })
+	same := c.a.up && c.b.up && c.a.boot == c.bootA && c.b.boot == c.bootB
+	blocked := w.net.blocked(c.a.index, c.b.index) || w.net.blocked(c.b.index, c.a.index)
+	if !blocked {
+		c.blockedFor = 0
+	} else if c.blockedFor == 0 {
+		c.blockedFor = w.now
+		c.patience = w.netRandom.between(200*millisecond, 5*second)
+	}
+	if c.up && (!same || (blocked && w.now-c.blockedFor > c.patience)) {
+		w.disconnectPair(c)
+	}
+	if !c.up && c.a.up && c.b.up && !blocked {
+		c.up, c.bootA, c.bootB = true, c.a.boot, c.b.boot
+		w.trace.add(w.now, "peers connected", uint64(c.a.index), uint64(c.b.index))
+		w.tell("net", "%s and %s are connected", c.a.name, c.b.name)
+		c.a.connected[c.b.index], c.b.connected[c.a.index] = true, true
+		c.a.post(replog.PeerConnected{Hello: c.b.hello()})
+		c.b.post(replog.PeerConnected{Hello: c.a.hello()})
+	}
+}
+
+func (w *World) disconnectPair(c *pair) {
+	if !c.up {
+		return
+	}
+	c.up = false
+	w.trace.add(w.now, "peers disconnected", uint64(c.a.index), uint64(c.b.index))
+	w.tell("net", "%s and %s have lost their connection", c.a.name, c.b.name)
+	for _, side := range []struct {
+		p, other *process
+		boot     int
+	}{{c.a, c.b, c.bootA}, {c.b, c.a, c.bootB}} {
+		if side.p.up && side.p.boot == side.boot {
+			side.p.connected[side.other.index] = false
+			side.p.post(replog.PeerDisconnected{Peer: side.other.id})
+		}
+	}
+}
+
+func (w *World) processByID(id paxos.ReplicaID) *process {
+	if id == 0 || int(id) > len(w.replicas) {
+		return nil
+	}
+	return w.replicas[id-1]
+}

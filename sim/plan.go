@@ -1,0 +1,172 @@
+package sim
+
+import "time"
+
+const (
+	microsecond = int64(time.Microsecond)
+	millisecond = int64(time.Millisecond)
+	second      = int64(time.Second)
+)
+
+// plan is what was drawn for a whole run before it began: its size, its
+// speeds, and which faults it has and how strong they are. Most runs have only
+// some of the faults: a fault that is always there hides what others would
+// show.
+type plan struct {
+	replicas int
+	clients  int
+
+	work int64 // how long the clients work, faults included
+	calm int64 // faults begin only after this much of it
+
+	// Network.
+	latencyLo, latencyHi int64
+	drop, duplicate      int64 // ppm of the messages between replicas
+	late                 int64 // ppm of them that take up to lateMost more
+	lateMost             int64
+	ordered              bool // else every message takes its own time
+
+	// Disks.
+	flushLo, flushHi int64
+	slowFlush        int64 // ppm of the flushes that take up to slowMost
+	slowMost         int64
+	tearing          bool // a crash leaves any part of what was not flushed
+
+	drifting bool
+
+	// Faults that come and go: mean time between two of a kind, 0 for never.
+	crashEvery, partitionEvery, pauseEvery, clientPauseEvery int64
+	clientCrashEvery, resetEvery, handoverEvery              int64
+	// Faults aimed at a moment, in ppm of those moments: a crash just after a
+	// promise or a vote has left.
+	crashAtPromise, crashAtVote int64
+	quickRestart                bool // down times of milliseconds
+	powerCut                    bool // now and then all crash at once
+
+	// Log and snapshots.
+	snapshotSlots int
+	trailSlots    int
+	segmentBytes  int64
+
+	restartAtEnd bool // all replicas restart at the end and must find the same state
+
+	load workload
+}
+
+// workload says what the clients do.
+type workload struct {
+	pathsOfEach int   // registers
+	locks       int   // lock paths
+	think       int64 // mean time between two calls of a client
+	outstanding int   // calls of a client at a time
+	weights     [opKinds]int64
+	lease       int64
+	lockDelays  []int64 // milliseconds
+	valueBytes  int64
+}
+
+// drawPlan draws a run's plan. The weights are chosen so that every fault is
+// in a good part of the runs, alone in some.
+func drawPlan(s *stream) plan {
+	var p plan
+	switch n := s.below(100); {
+	case n < 12:
+		p.replicas = 1
+	case n < 75:
+		p.replicas = 3
+	default:
+		p.replicas = 5
+	}
+	p.clients = int(s.between(3, 8))
+	p.work = s.between(8, 22) * second
+	p.calm = 1500 * millisecond
+	p.latencyLo = pick(s, []int64{30, 200, 1000}) * microsecond
+	p.latencyHi = p.latencyLo * s.between(2, 8)
+	p.flushLo = pick(s, []int64{50, 500, 3000}) * microsecond
+	p.flushHi = p.flushLo * s.between(2, 6)
+	p.ordered = true
+	p.drawNetworkFaults(s)
+	p.drawProcessFaults(s)
+	p.snapshotSlots = int(pick(s, []int64{40, 150, 600, 50_000}))
+	p.trailSlots = int(pick(s, []int64{5, 50, 500}))
+	p.segmentBytes = pick(s, []int64{64 << 10, 256 << 10, 1 << 20})
+	p.restartAtEnd = s.chance(400_000)
+	p.load = drawWorkload(s)
+	return p
+}
+
+func (p *plan) drawNetworkFaults(s *stream) {
+	if s.chance(450_000) {
+		p.drop = pick(s, []int64{2_000, 20_000, 100_000, 250_000})
+	}
+	if s.chance(400_000) {
+		p.duplicate = pick(s, []int64{5_000, 50_000, 200_000})
+	}
+	if s.chance(500_000) {
+		p.ordered = false
+		p.late = pick(s, []int64{2_000, 20_000, 100_000})
+		p.lateMost = pick(s, []int64{20, 300, 1500, 4000}) * millisecond
+	}
+	if s.chance(500_000) {
+		p.partitionEvery = s.between(1500, 8000) * millisecond
+	}
+	if s.chance(350_000) {
+		p.resetEvery = s.between(200, 5000) * millisecond
+	}
+}
+
+func (p *plan) drawProcessFaults(s *stream) {
+	p.drifting = s.chance(700_000)
+	p.tearing = s.chance(500_000)
+	if s.chance(350_000) {
+		p.slowFlush = pick(s, []int64{2_000, 20_000, 80_000})
+		p.slowMost = pick(s, []int64{50, 600, 3000}) * millisecond
+	}
+	if s.chance(550_000) {
+		p.crashEvery = s.between(700, 8000) * millisecond
+	}
+	if s.chance(350_000) {
+		p.crashAtPromise = pick(s, []int64{100_000, 400_000, 800_000})
+	}
+	if s.chance(200_000) {
+		p.crashAtVote = pick(s, []int64{500, 5_000, 20_000})
+	}
+	p.quickRestart = s.chance(500_000)
+	p.powerCut = s.chance(150_000)
+	if s.chance(350_000) {
+		p.pauseEvery = s.between(1000, 8000) * millisecond
+	}
+	if s.chance(350_000) {
+		p.clientPauseEvery = s.between(1500, 8000) * millisecond
+	}
+	if s.chance(400_000) {
+		p.clientCrashEvery = s.between(1500, 9000) * millisecond
+	}
+	if s.chance(200_000) {
+		p.handoverEvery = s.between(2000, 9000) * millisecond
+	}
+}
+
+func drawWorkload(s *stream) workload {
+	l := workload{
+		pathsOfEach: int(s.between(1, 3)),
+		locks:       int(s.between(1, 3)),
+		think:       pick(s, []int64{8, 25, 80, 250}) * millisecond,
+		outstanding: int(s.between(1, 5)),
+		lease:       2 * second,
+		lockDelays:  [][]int64{{0}, {500}, {1000}, {0, 500, 1000}}[s.below(4)],
+		valueBytes:  pick(s, []int64{0, 20, 200, 3000}),
+	}
+	for k := range l.weights {
+		l.weights[k] = opWeights[k]
+		if s.chance(250_000) {
+			l.weights[k] = 0
+		} else if s.chance(200_000) {
+			l.weights[k] *= 4
+		}
+	}
+	l.weights[opPut] += 2
+	l.weights[opGet] += 2
+	l.weights[opLock] += 2
+	return l
+}

@@ -1,0 +1,312 @@
+package sim
+
+import (
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"time"
+
+	"github.com/seed70370324/lockd/lockd/replica"
+	"github.com/seed70370324/lockd/paxos"
+	"github.com/seed70370324/lockd/replog"
+	"github.com/seed70370324/lockd/replog/faultfs"
+	"github.com/seed70370324/lockd/replog/pb"
+	"github.com/seed70370324/lockd/store"
+)
+
+const (
+	cellName    = "sim"
+	wallStart   = int64(1_750_000_000_000) // Unix milliseconds at the start of every run
+	wallHours   = 4000
+	tickEvery   = 20 * millisecond
+	loopLatency = 150 * microsecond
+)
+
+// process is the shell around one replica: what goroutines, sockets and files
+// are in the daemon. It has a mailbox; a loop that Steps all that is in it and
+// Takes what is owed; a disk that does one thing at a time.
+type process struct {
+	w     *World
+	index int
+	id    paxos.ReplicaID
+	name  string
+	fs    *faultfs.FS
+	clock clock
+
+	up        bool
+	boot      int // counts the starts: what was under way for an earlier one is void
+	refused   error
+	pauses    int // pauses in force
+	role      replica.Role
+	rep       *replica.Replica
+	storage   *replog.Storage
+	opened    *replog.Opened
+	identity  uint64 // of the cell, once known
+	mailbox   []replica.Event
+	looping   bool
+	tickDue   bool
+	lastTick  time.Duration
+	frozen    []func() // ends of disk work that came during a pause
+	torn      bool     // what is on the disk may be doubtful
+	disk      disk
+	connected []bool // by index: the connection to that replica stands
+	conns     map[replica.ConnID]*conn
+	connOrder []*conn // the same, by age
+	said      said
+	applied   paxos.Slot
+}
+
+func (p *process) now() time.Duration { return p.clock.read(p.w.now) }
+
+func (p *process) address() string { return p.name + ":7101" }
+
+// hello is what a replica says first on a connection to another.
+func (p *process) hello() *pb.PeerHello {
+	return &pb.PeerHello{
+		Cell: cellName, Name: p.name, Replica: uint64(p.id),
+		Incarnation:  p.opened.Identity.GetIncarnation(),
+		CellIdentity: p.identity, Founded: p.identity != 0,
+		ClientAddress: p.address(), PeerAddress: p.name + ":7201", Version: 1, Lane: "main",
+	}
+}
+
+// start opens the data and starts the replica, as a new process would.
+func (p *process) start() {
+	w := p.w
+	p.boot++
+	p.mailbox, p.looping, p.frozen, p.lastTick = nil, false, nil, p.now()
+	p.connected = make([]bool, len(w.replicas))
+	p.conns, p.connOrder = map[replica.ConnID]*conn{}, nil
+	p.disk = disk{p: p}
+	opened, err := replog.Open(replog.StorageOptions{
+		FS: p.fs, Cell: cellName, Replica: p.name, SegmentBytes: w.plan.segmentBytes,
+		Decode: replica.DecodeSnapshot, NewIncarnation: func() uint64 { return w.diskRandom.uint64()>>1 | 1 },
+	})
+	if err != nil {
+		p.refuse(err)
+		return
+	}
+	p.opened, p.storage, p.identity = opened, opened.Storage, opened.Identity.GetCellIdentity()
+	p.checkRemembers(opened)
+	p.applied = opened.Paxos.Applied
+	if s, ok := opened.State.(*store.Store); ok {
+		w.history.checkState(p, p.applied, s)
+	}
+	if w.telling() {
+		w.tell(p.name, "starts: promised %v, chosen %d, snapshot %d, %d entries above it",
+			opened.Paxos.Promised, opened.Paxos.Chosen, opened.Paxos.Applied, len(opened.Paxos.Entries))
+		for _, note := range opened.Notes {
+			w.tell(p.name, "  %s", note)
+		}
+	}
+	p.up, p.torn = true, false
+	rep, err := replica.New(p.options(), opened)
+	if err != nil {
+		w.fail("start", "%s cannot start from its own data: %v", p.name, err)
+		return
+	}
+	p.rep = rep
+	w.trace.add(w.now, "start", uint64(p.index), uint64(p.boot), uint64(opened.Paxos.Chosen))
+	p.tick(p.boot)
+}
+
+// refuse handles data that the log will not open. It is right to refuse when a
+// crash may have left doubtful bytes; the run sees to it that a majority is
+// spared, and demands of the others only that they say what is wrong.
+func (p *process) refuse(err error) {
+	w := p.w
+	var damaged *replog.DamagedError
+	if !errors.As(err, &damaged) || !w.plan.tearing {
+		w.fail("start", "%s cannot open its own data: %v", p.name, err)
+		return
+	}
+	p.refused = err
+	w.counts.refused++
+	w.trace.add(w.now, "refused", uint64(p.index))
+	w.tell(p.name, "refuses to start: %v", err)
+}
+
+func (p *process) options() replica.Options {
+	w := p.w
+	o := replica.Options{
+		Version:  "simulated",
+		WallMS:   func() int64 { return wallStart + int64(p.index)*700 + w.now/millisecond },
+		DriftPPM: 10_000,
+		Observer: &observer{p: p, boot: p.boot},
+	}
+	o.Node = replog.NodeOptions{
+		Cell: cellName, Name: p.name, PeerAddress: p.name + ":7201", ClientAddress: p.address(),
+		SnapshotSlots: w.plan.snapshotSlots, TrailSlots: w.plan.trailSlots, WallHours: wallHours,
+		NewIdentity: func() uint64 { return w.diskRandom.uint64()>>1 | 1 },
+		Now:         p.now(),
+	}
+	o.Node.Paxos = paxos.Options{Seed: w.diskRandom.uint64(), Now: p.now()}
+	for _, q := range w.replicas {
+		o.Node.InitialCluster = append(o.Node.InitialCluster,
+			paxos.Member{Name: q.name, PeerAddress: q.name + ":7201"})
+	}
+	return o
+}
+
+// tick wakes the loop in time for the next Tick; a paused process has none.
+func (p *process) tick(boot int) {
+	if !p.up || p.boot != boot {
+		return
+	}
+	p.tickDue = true
+	p.wake()
+	p.w.after(tickEvery, func() { p.tick(boot) })
+}
+
+// post puts an event into the mailbox and wakes the loop.
+func (p *process) post(ev replica.Event) {
+	if !p.up {
+		return
+	}
+	p.mailbox = append(p.mailbox, ev)
+	p.wake()
+}
+
+func (p *process) wake() {
+	if p.looping || p.pauses > 0 || (len(p.mailbox) == 0 && !p.tickDue) {
+		return
+	}
+	p.looping = true
+	boot := p.boot
+	p.w.after(p.w.netRandom.below(loopLatency), func() {
+		if p.boot == boot && p.up {
+			p.looping = false
+			p.loop()
+		}
+	})
+}
+
+// loop is one turn: the time if it is due, everything in the mailbox, then
+// what is owed.
+func (p *process) loop() {
+	if p.pauses > 0 {
+		return
+	}
+	batch := p.mailbox
+	p.mailbox, p.tickDue = nil, false
+	now := p.now()
+	if now-p.lastTick >= nanos(tickEvery) {
+		p.lastTick = now
+		p.rep.Step(now, replog.Tick{})
+	}
+	for _, ev := range batch {
+		p.rep.Step(now, ev)
+	}
+	p.perform(p.rep.Take(now))
+}
+
+// perform does what the replica asks for, in the order in which the daemon's
+// shell does it.
+func (p *process) perform(e replica.Effects) {
+	w := p.w
+	p.tellEffects(&e)
+	if e.Log.Fatal != nil {
+		w.fail("fatal", "%s stops itself: %v", p.name, e.Log.Fatal)
+		return
+	}
+	for _, s := range e.Log.Send {
+		w.sendPeer(p, s)
+	}
+	p.disk.take(&e.Log)
+	for _, s := range e.Conns {
+		if c := p.conns[s.Conn]; c != nil {
+			c.sendDown(s.Message)
+		}
+	}
+	for _, s := range e.Close {
+		if c := p.conns[s.Conn]; c != nil {
+			c.finishDown(s.Reason)
+		}
+	}
+	if e.Role != p.role {
+		p.role = e.Role
+		w.roleChanged(p)
+	}
+}
+
+func (p *process) tellEffects(e *replica.Effects) {
+	w := p.w
+	if !w.telling() {
+		return
+	}
+	for _, n := range e.Log.Notes {
+		w.tell(p.name, "log: %s", n)
+	}
+	for _, n := range e.Notes {
+		w.tell(p.name, "%s: %s %v", n.Level, n.Text, fmt.Sprint(n.Args...))
+	}
+}
+
+// crash ends the process as kill -9 or a power cut does. What was not flushed
+// is lost, or, with tearing, any part of it.
+func (p *process) crash(why string) {
+	if !p.up {
+		return
+	}
+	w := p.w
+	w.trace.add(w.now, "crash", uint64(p.index))
+	w.tell(p.name, "CRASH (%s)", why)
+	p.up, p.role, p.mailbox, p.rep = false, replica.Role{}, nil, nil
+	p.boot++
+	p.disk.crash()
+	for _, c := range p.connOrder {
+		c.serverDied()
+	}
+	p.conns, p.connOrder = nil, nil
+	w.roleChanged(p)
+}
+
+// pause freezes the process (SIGSTOP, a hung host) until resume.
+func (p *process) pause() { p.pauses++ }
+
+func (p *process) resume() {
+	if p.pauses == 0 {
+		return
+	}
+	p.pauses--
+	if p.pauses > 0 || !p.up {
+		return
+	}
+	thawed := p.frozen
+	p.frozen = nil
+	for _, f := range thawed {
+		f()
+	}
+	p.tickDue = true
+	p.wake()
+}
+
+var _ replica.API = (*replica.Replica)(nil)
+
+// crashDisk is what the end of a process does to its disk. If only the process
+// died, all that it wrote is there. If the power went, what was not flushed is
+// lost; where the plan has tearing, some first part of it may be there, or any
+// part of it. The last may leave a replica in doubt of what it has said, and
+// then it rightly refuses to start: so only as many disks are torn like that as
+// a majority can do without.
+func (p *process) crashDisk() {
+	w := p.w
+	torn := 0
+	for _, q := range w.replicas {
+		if q.torn {
+			torn++
+		}
+	}
+	rng := rand.New(w.diskRandom.pcg)
+	switch kind := w.diskRandom.below(10); {
+	case kind < 2:
+		p.fs = p.fs.Kill()
+	case kind < 5 || !w.plan.tearing:
+		p.fs = p.fs.CrashLost()
+	case kind < 7 || torn >= (len(w.replicas)-1)/2:
+		p.fs = p.fs.CrashOrdered(rng)
+	default:
+		p.torn = true
+		p.fs = p.fs.Crash(rng)
+	}
+}

@@ -1,0 +1,74 @@
+package sim
+
+import (
+	"fmt"
+	"io"
+	"time"
+)
+
+// Options of a run.
+type Options struct {
+	Seed uint64
+	// Story, if set, gets a line for each thing that happens.
+	Story io.Writer
+	// Search is how long the linearizability of one path may be looked into, in
+	// real time; 0 is 300 ms. What takes longer counts as undecided.
+	Search time.Duration
+}
+
+// Report is what came out of a run.
+type Report struct {
+	Seed      uint64
+	Trace     uint64        // hash of everything that happened
+	Events    uint64        // in the trace
+	Simulated time.Duration // time that passed in the run
+	Failure   *Failure      // nil: passed
+	Undecided int           // paths whose linearizability was not decided in time
+	Summary   string        // one line of numbers
+}
+
+// Run runs one seed. It needs nothing but its options, so that many may run at
+// once.
+func Run(o Options) Report {
+	w := newWorld(o.Seed)
+	w.story.out = o.Story
+	if o.Search == 0 {
+		o.Search = 300 * time.Millisecond
+	}
+	w.play()
+	if w.failure == nil {
+		w.history.checkLinearizable(o.Search)
+	}
+	r := Report{Seed: o.Seed, Trace: w.trace.hash, Events: w.trace.events, Simulated: nanos(w.now),
+		Failure: w.failure, Undecided: w.undecided, Summary: w.summary()}
+	if w.telling() {
+		w.tell("end", "%s", r.Summary)
+	}
+	return r
+}
+
+func (w *World) summary() string {
+	c := &w.counts
+	return fmt.Sprintf("%d replicas, %d clients, %d slots, %d commands, %d answers (%d errors), %d repeats, %d masters, "+
+		"%d crashes, %d partitions, %d pauses, %d grants, %d lost, %d held on while frozen, %d writes fenced off, "+
+		"%d sessions expired (%d frozen), %d refused to start",
+		w.plan.replicas, w.plan.clients, len(w.history.slots), c.commands, c.answers, c.unknown, c.repeats, c.masters,
+		c.crashes, c.partitions, c.pauses, c.grants, c.lost, c.zombies, c.fenced, c.expired, c.expiredPaused, c.refused)
+}
+
+func (w *World) tellPlan() {
+	if !w.telling() {
+		return
+	}
+	p := w.plan
+	w.tell("plan", "%d replicas, %d clients, %s of work", p.replicas, p.clients, tellTime(p.work))
+	w.tell("plan", "network %s to %s, drop %d ppm, duplicate %d ppm, late %d ppm by up to %s",
+		tellTime(p.latencyLo), tellTime(p.latencyHi), p.drop, p.duplicate, p.late, tellTime(p.lateMost))
+	w.tell("plan", "disks %s to %s, slow %d ppm by up to %s, tearing %v; clocks drift %v",
+		tellTime(p.flushLo), tellTime(p.flushHi), p.slowFlush, tellTime(p.slowMost), p.tearing, p.drifting)
+	w.tell("plan", "every: crash %s, partition %s, pause %s, client pause %s, client crash %s, reset %s, handover %s",
+		tellTime(p.crashEvery), tellTime(p.partitionEvery), tellTime(p.pauseEvery), tellTime(p.clientPauseEvery),
+		tellTime(p.clientCrashEvery), tellTime(p.resetEvery), tellTime(p.handoverEvery))
+	w.tell("plan", "crash after a promise %d ppm, after a vote %d ppm, quick restart %v; snapshot every %d slots",
+		p.crashAtPromise, p.crashAtVote, p.quickRestart, p.snapshotSlots)
+}

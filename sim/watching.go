@@ -1,0 +1,131 @@
+package sim
+
+import (
+	"github.com/seed70370324/lockd/client/machine"
+	wirepb "github.com/seed70370324/lockd/internal/wire/pb"
+	storepb "github.com/seed70370324/lockd/store/pb"
+)
+
+// watch is a watch of an application and what it shows.
+type watch struct {
+	c        *client
+	id       machine.CallID
+	path     string
+	scope    wirepb.WatchScope
+	whole    bool // the first state has been seen to its end
+	revision uint64
+	view     map[string]seen
+	newest   map[string]uint64 // highest modification seen of each path
+	ended    bool
+}
+
+// seen is a node as a watch shows it.
+type seen struct {
+	generation, instance, modified, token uint64
+}
+
+// watch starts one.
+func (c *client) watch(k *call) {
+	s := c.w.workRandom
+	if len(c.watches) >= 4 {
+		c.endWatch()
+		return
+	}
+	a := &watch{c: c, path: "/r", view: map[string]seen{}, newest: map[string]uint64{}}
+	switch s.below(3) {
+	case 0:
+		a.path, a.scope = c.register(), wirepb.WatchScope_NODE
+	case 1:
+		a.scope = wirepb.WatchScope_CHILDREN
+	default:
+		a.scope = wirepb.WatchScope_SUBTREE
+	}
+	c.nextCall++
+	a.id = c.nextCall
+	c.watches = append(c.watches, a)
+	c.w.trace.add(c.w.now, "watch", uint64(c.index), uint64(a.id), uint64(a.scope))
+	c.w.tell(c.name, "watch %d: %s %v", a.id, a.path, int(a.scope))
+	c.step(machine.Watch{ID: a.id, Watch: &wirepb.Watch{Path: a.path, Scope: a.scope}})
+}
+
+func (c *client) endWatch() {
+	a := c.watches[0]
+	c.watches = c.watches[1:]
+	a.ended = true
+	c.w.tell(c.name, "ends watch %d", a.id)
+	c.step(machine.Cancel{ID: a.id})
+}
+
+// update takes what a watch delivers.
+func (c *client) update(u machine.Update) {
+	w := c.w
+	var a *watch
+	for _, o := range c.watches {
+		if o.id == u.ID {
+			a = o
+		}
+	}
+	if a == nil {
+		return // ended; what was on its way does not count
+	}
+	if u.Err != nil {
+		w.tell(c.name, "watch %d has ended: %v", a.id, u.Err)
+		a.ended = true
+		for i, o := range c.watches {
+			if o == a {
+				c.watches = append(c.watches[:i:i], c.watches[i+1:]...)
+				break
+			}
+		}
+		return
+	}
+	m := u.Update
+	w.trace.add(w.now, "update", uint64(c.index), uint64(a.id), m.GetRevision(), uint64(len(m.GetItems())))
+	if w.telling() {
+		w.tell(c.name, "watch %d at %s: %s", a.id, short(m.GetRevision()), tellItems(m))
+	}
+	if m.GetRevision() < a.revision {
+		w.fail("watches", "%s: watch %d of %s goes back from revision %d to %d", c.name, a.id, a.path, a.revision, m.GetRevision())
+		return
+	}
+	a.revision = m.GetRevision()
+	for _, item := range m.GetItems() {
+		a.take(m, item)
+	}
+	if m.GetState() && m.GetEnd() {
+		a.whole = true
+	}
+}
+
+func (a *watch) take(m *wirepb.WatchUpdate, item *wirepb.WatchItem) {
+	w, path := a.c.w, item.GetPath()
+	if item.GetDeleted() {
+		delete(a.view, path)
+		return
+	}
+	s := item.GetStat()
+	if s.GetModifyRevision() > m.GetRevision() {
+		w.fail("watches", "%s: watch %d of %s at revision %d shows a change of revision %d",
+			a.c.name, a.id, path, m.GetRevision(), s.GetModifyRevision())
+		return
+	}
+	if s.GetModifyRevision() < a.newest[path] {
+		w.fail("watches", "%s: watch %d shows %s of revision %d after it has shown revision %d",
+			a.c.name, a.id, path, s.GetModifyRevision(), a.newest[path])
+		return
+	}
+	a.newest[path] = s.GetModifyRevision()
+	n := seen{s.GetContentGeneration(), s.GetInstance(), s.GetModifyRevision(), tokenOf(item.GetData())}
+	if item.GetDataLeftOut() {
+		old, ok := a.view[path]
+		if !ok || old.instance != n.instance || old.generation != n.generation {
+			w.fail("watches", "%s: watch %d leaves out content of %s that it has not shown", a.c.name, a.id, path)
+			return
+		}
+		n.token = old.token
+	}
+	w.history.checkSeen(a, path, n)
+	a.view[path] = n
+}
+
+var _ storepb.Code

@@ -1,0 +1,287 @@
+package sim
+
+import (
+	"encoding/binary"
+	"fmt"
+	"time"
+
+	"github.com/seed70370324/lockd/client/machine"
+	wirepb "github.com/seed70370324/lockd/internal/wire/pb"
+	storepb "github.com/seed70370324/lockd/store/pb"
+)
+
+// opKind is what an application does.
+type opKind int
+
+const (
+	opPut opKind = iota
+	opGet
+	opStale
+	opSwap   // compare and swap
+	opCreate // a register
+	opDelete // a register
+	opSequential
+	opEphemeral
+	opCount // increment a counter by compare and swap
+	opMulti // two registers at once
+	opLock  // wait for a lock, exclusive
+	opShared
+	opTry
+	opWatch
+	opClose // end the session
+	opRelease
+	opKinds
+)
+
+var opNames = [opKinds]string{"put", "get", "stale get", "swap", "create", "delete", "sequential", "ephemeral",
+	"count", "multi", "lock", "shared lock", "try lock", "watch", "close", "release"}
+
+func (k opKind) String() string { return opNames[k] }
+
+// opWeights say how often a client does what, before a plan changes them.
+var opWeights = [opKinds]int64{opPut: 10, opGet: 12, opStale: 3, opSwap: 6, opCreate: 3, opDelete: 4,
+	opSequential: 4, opEphemeral: 3, opCount: 5, opMulti: 3, opLock: 9, opShared: 6, opTry: 3, opWatch: 2, opClose: 1}
+
+// call is one call of an application, from its start to its answer.
+type call struct {
+	c       *client
+	life    int
+	id      machine.CallID
+	kind    opKind
+	path    string
+	token   uint64 // unique value written, 0 for none
+	ifGen   uint64
+	start   int64 // true time
+	end     int64
+	floor   uint64 // highest revision that anyone had an answer of before this began
+	cancel  bool   // the application has given up on it
+	shared  bool
+	stop    int64
+	lock    *hold  // releases
+	session uint64 // when it ended
+	result  *storepb.Result
+	read    *wirepb.ReadReply
+	failure error
+}
+
+func nanos(n int64) time.Duration { return time.Duration(n) }
+
+// think plans the application's next call.
+func (c *client) think(life int) {
+	w := c.w
+	c.later(w.workRandom.skewed(1, 4*w.plan.load.think), func() {
+		if c.life != life || w.winding {
+			return
+		}
+		if len(c.open) < w.plan.load.outstanding && !c.ending &&
+			(c.state == machine.Live || c.state == machine.Jeopardy || w.workRandom.chance(100_000)) {
+			c.act()
+		}
+		if c.m != nil {
+			c.think(life)
+		}
+	})
+}
+
+// act starts a call drawn by the weights of the plan.
+func (c *client) act() {
+	w := c.w
+	l := &w.plan.load
+	var sum int64
+	for _, n := range l.weights {
+		sum += n
+	}
+	n := w.workRandom.below(sum)
+	kind := opKind(0)
+	for n >= l.weights[kind] {
+		n -= l.weights[kind]
+		kind++
+	}
+	k := &call{kind: kind}
+	switch kind {
+	case opClose:
+		if w.workRandom.chance(500_000) {
+			c.close()
+		}
+		return
+	case opLock, opShared, opTry:
+		c.acquire(k)
+	case opWatch:
+		c.watch(k)
+	case opGet, opStale:
+		k.path = c.register()
+		level := wirepb.ReadLevel_LINEARIZABLE
+		if kind == opStale {
+			level = wirepb.ReadLevel_STALE
+		}
+		c.start(k)
+		c.read(k, level)
+	case opCount:
+		c.count(k)
+	default:
+		c.command(k)
+	}
+	if kind != opWatch && w.workRandom.chance(40_000) {
+		c.giveUpAfter(k, w.workRandom.skewed(1, 1500*millisecond))
+	}
+}
+
+// start gives a call its number and takes down what was known before it.
+func (c *client) start(k *call) {
+	c.nextCall++
+	k.c, k.life, k.id = c, c.life, c.nextCall
+	k.start, k.floor = c.w.now, c.w.history.answered
+	c.calls[k.id] = k
+	c.open = append(c.open, k)
+	c.w.trace.add(k.start, "call", uint64(c.index), uint64(k.id), uint64(k.kind))
+	if c.w.telling() {
+		c.w.tell(c.name, "call %d: %v %s token %d if %d", k.id, k.kind, k.path, k.token, k.ifGen)
+	}
+}
+
+// giveUpAfter cancels a call if it has no answer by then.
+func (c *client) giveUpAfter(k *call, d int64) {
+	c.later(d, func() {
+		if k.id == 0 || k.end != 0 || k.cancel {
+			return
+		}
+		k.cancel = true
+		c.w.tell(c.name, "gives up on call %d", k.id)
+		c.step(machine.Cancel{ID: k.id})
+	})
+}
+
+func (c *client) register() string {
+	return fmt.Sprintf("/r/%d", c.w.workRandom.below(int64(c.w.plan.load.pathsOfEach)))
+}
+
+// value makes content that nobody else writes: the token, then filling.
+func (w *World) value(token uint64) []byte {
+	b := make([]byte, 8+w.workRandom.below(w.plan.load.valueBytes+1))
+	binary.BigEndian.PutUint64(b, token)
+	return b
+}
+
+func tokenOf(data []byte) uint64 {
+	if len(data) < 8 {
+		return 0
+	}
+	return binary.BigEndian.Uint64(data)
+}
+
+// command starts a write.
+func (c *client) command(k *call) {
+	w := c.w
+	w.nextToken++
+	k.token = w.nextToken
+	data := w.value(k.token)
+	m := &storepb.Command{}
+	k.path = c.register()
+	switch k.kind {
+	case opPut:
+		m.Op = &storepb.Command_Put{Put: &storepb.Put{Path: k.path, Data: data, HasData: true, Create: true, Parents: true}}
+	case opSwap:
+		k.ifGen = w.history.generationSeen(k.path)
+		m.Op = &storepb.Command_Put{Put: &storepb.Put{Path: k.path, Data: data, HasData: true, Create: true, Parents: true,
+			Conditional: true, IfGeneration: k.ifGen}}
+	case opCreate:
+		m.Op = &storepb.Command_Create{Create: &storepb.Create{Path: k.path, Kind: storepb.NodeKind_PERMANENT,
+			Data: data, HasData: true, Parents: true}}
+	case opDelete:
+		k.token = 0
+		m.Op = &storepb.Command_Delete{Delete: &storepb.Delete{Path: k.path}}
+	case opSequential:
+		k.path = "/s/"
+		m.Op = &storepb.Command_Create{Create: &storepb.Create{Path: k.path, Kind: storepb.NodeKind_PERMANENT, Sequential: true,
+			Data: data, HasData: true, Parents: true}}
+	case opEphemeral:
+		k.path = fmt.Sprintf("/e/%s-%d", c.name, w.workRandom.below(3))
+		m.Op = &storepb.Command_Create{Create: &storepb.Create{Path: k.path, Kind: storepb.NodeKind_EPHEMERAL,
+			Data: data, HasData: true, Parents: true}}
+	case opMulti:
+		k.path = "/m/a"
+		put := func(path string) *storepb.MultiOp {
+			return &storepb.MultiOp{Op: &storepb.MultiOp_Put{Put: &storepb.Put{Path: path, Data: data, HasData: true, Create: true, Parents: true}}}
+		}
+		m.Op = &storepb.Command_Multi{Multi: &storepb.Multi{Ops: []*storepb.MultiOp{put("/m/a"), put("/m/b")}}}
+	}
+	c.start(k)
+	c.step(machine.Call{ID: k.id, Command: m})
+}
+
+func (c *client) read(k *call, level wirepb.ReadLevel) {
+	c.step(machine.Read{ID: k.id, Read: &wirepb.Read{Level: level, Op: &wirepb.Read_Node{Node: &wirepb.ReadNode{Path: k.path}}}})
+}
+
+// count reads the counter and then writes the next number, if nobody else has.
+func (c *client) count(k *call) {
+	k.path = "/c/0"
+	c.start(k)
+	c.read(k, wirepb.ReadLevel_LINEARIZABLE)
+}
+
+// countOn is the second half: k is the read that has been answered.
+func (c *client) countOn(k *call) {
+	w := c.w
+	n, gen := uint64(0), uint64(0)
+	if node := k.read.GetNode(); node != nil {
+		n, gen = tokenOf(node.GetData()), node.GetStat().GetContentGeneration()
+	}
+	next := &call{kind: opCount, path: k.path, token: n + 1, ifGen: gen}
+	c.start(next)
+	c.step(machine.Call{ID: next.id, Command: &storepb.Command{Op: &storepb.Command_Put{Put: &storepb.Put{
+		Path: k.path, Data: w.value(n + 1), HasData: true, Create: true, Parents: true, Conditional: true, IfGeneration: gen}}}})
+}
+
+// close ends the session in order.
+func (c *client) close() {
+	for _, h := range c.holds {
+		if !h.released {
+			return // first the locks
+		}
+	}
+	if c.state != machine.Live {
+		return
+	}
+	c.ending = true
+	c.w.tell(c.name, "closes its session")
+	c.w.trace.add(c.w.now, "close", uint64(c.index))
+	c.step(machine.Close{})
+}
+
+// done takes the answer to a call.
+func (c *client) done(d machine.Done) {
+	w := c.w
+	k := c.calls[d.ID]
+	if k == nil || k.end != 0 {
+		w.fail("client", "%s: call %d is answered twice or was never made", c.name, d.ID)
+		return
+	}
+	k.end, k.result, k.read, k.failure, k.session = w.now, d.Result, d.Read, d.Err, c.session
+	c.remove(k)
+	given := 0
+	for _, b := range []bool{d.Result != nil, d.Read != nil, d.Err != nil} {
+		if b {
+			given++
+		}
+	}
+	if given != 1 {
+		w.fail("client", "%s: call %d is answered with %d of result, read and error", c.name, k.id, given)
+		return
+	}
+	w.trace.add(w.now, "done", uint64(c.index), uint64(k.id), uint64(d.Result.GetCode()), d.Result.GetRevision(), d.Read.GetRevision())
+	if w.telling() {
+		w.tell(c.name, "call %d %v %s: %s", k.id, k.kind, k.path, tellAnswer(&d))
+	}
+	w.history.answer(k)
+	switch k.kind {
+	case opLock, opShared, opTry:
+		c.acquired(k)
+	case opRelease:
+		c.released(k)
+	case opCount:
+		if k.read != nil && !k.cancel && !c.ending && !w.winding {
+			c.countOn(k)
+		}
+	}
+}
