@@ -1,6 +1,7 @@
 package machine
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 	"time"
@@ -16,10 +17,11 @@ type lease struct {
 	end     time.Duration // on our clock; 0 before the first
 	// lapsed is the end that made the session go into jeopardy; grace counts
 	// from it.
-	lapsed time.Duration
-	kept   []keepAlive   // out and not answered, oldest first
-	sentAt time.Duration // of the last KeepAlive
-	next   time.Duration // send the next one then; 0: when the last is answered
+	lapsed    time.Duration
+	kept      []keepAlive   // out and not answered, oldest first
+	sentAt    time.Duration // of the last KeepAlive
+	leaseless int           // KeepAlives in a row that brought no lease
+	next      time.Duration // send the next one then; 0: when the last is answered
 }
 
 type keepAlive struct {
@@ -86,6 +88,12 @@ func (m *Machine) sendKeepAlive(now bool) {
 		Id: k.id, Sessions: []uint64{s.session}, Now: now}}})
 }
 
+// leaselessMax is how many KeepAlives in a row may be answered without a lease
+// before the session is attached anew.
+const leaselessMax = 3
+
+var errNoLease = errors.New("the service gives this connection no lease")
+
 // keptMax bounds the KeepAlives that are out: one, and probes.
 const keptMax = 8
 
@@ -105,11 +113,18 @@ func (m *Machine) kept(r *pb.KeepAliveReply) {
 	}
 	sentAt := s.kept[i].sentAt
 	s.kept = slices.Delete(s.kept, 0, i+1)
+	s.leaseless++
 	for _, l := range r.GetLeases() {
 		if l.GetSession() == s.session {
+			s.leaseless = 0
 			s.length = time.Duration(l.GetLeaseMs()) * time.Millisecond
 			m.extend(sentAt, r.GetHeldNs(), s.length)
 		}
+	}
+	if s.leaseless == leaselessMax {
+		// Attached elsewhere, by an Attach that was long on its way.
+		m.lostLink(errNoLease, "", 0)
+		return
 	}
 	// The next goes out at once; the service holds it for a third of the lease.
 	// One that does not is not asked more often than this.
@@ -200,6 +215,7 @@ func (m *Machine) keepAliveLate() bool {
 func (m *Machine) keepAlivesUnsent() {
 	m.lease.kept = nil
 	m.lease.next = 0
+	m.lease.leaseless = 0
 }
 
 // expire: the session has ended and not by us.

@@ -143,8 +143,10 @@ func (m *Machine) refused(e *pb.Error) {
 		m.lostLink(err, e.GetMasterAddress(), wait)
 		return
 	case pb.ErrorCode_UNKNOWN_SESSION:
-		if e.GetSession() == m.lease.session && m.lease.session != 0 {
-			m.expire("the service knows the session no more")
+		// It may only be attached to another connection, by an Attach of ours
+		// that was long on its way. The answer to a new Attach tells for certain.
+		if m.link.phase >= linkAttaching {
+			m.lostLink(err, "", wait)
 			return
 		}
 	case pb.ErrorCode_WRONG_CELL, pb.ErrorCode_BAD_VERSION:

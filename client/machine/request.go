@@ -230,10 +230,16 @@ func (m *Machine) replied(p *pb.Reply) {
 	}
 }
 
-// repeat sends again everything up to number: the service has not executed it
-// since one before it is missing there. If that does not help, the pauses grow.
+// repeat takes the answer that number was not executed since one before it is
+// missing at the service. If it is known which, number just follows it; else
+// everything up to number is sent again, and if that does not help, after
+// pauses that grow.
 func (m *Machine) repeat(number uint64) {
 	q := &m.reqs
+	if q.from < number && q.numbered[q.from] != nil && !q.numbered[q.from].sent {
+		m.unsent(q.numbered[number])
+		return
+	}
 	for n := q.lowest; n <= number; n++ {
 		if r := q.numbered[n]; r != nil {
 			m.unsent(r)
