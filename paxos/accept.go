@@ -46,12 +46,18 @@ type follower struct {
 	progressAt time.Duration
 }
 
-// newLeadership begins with what the promises told of each follower.
+// newLeadership begins with what the promises told of each follower. One that
+// does not know yet how far slots are chosen is sent those it may have at an
+// older ballot once more: without them its votes behind them would not count.
 func newLeadership(r *Replica, promised map[ReplicaID]Slot) *leadership {
 	l := &leadership{since: r.now, next: r.chosen + 1, beat: r.rng.Uint64() >> 32}
 	for _, m := range r.cfg.Members {
 		if m.ID != r.o.ID {
-			l.peers = append(l.peers, &follower{id: m.ID, sent: r.chosen, chosen: promised[m.ID], heard: r.now, voter: m.Voter, progressAt: r.now})
+			sent := r.chosen
+			if c, ok := promised[m.ID]; ok && c+Slot(r.o.WindowSlots) >= r.chosen {
+				sent = min(sent, c)
+			}
+			l.peers = append(l.peers, &follower{id: m.ID, sent: sent, chosen: promised[m.ID], heard: r.now, voter: m.Voter, progressAt: r.now})
 		}
 	}
 	return l

@@ -40,10 +40,20 @@ func (r *Replica) countVotes() {
 	r.opened()
 }
 
-// opened makes the leader serve once all slots it found open and its own Lead
-// entry are chosen.
+// opened proposes the leader's Lead entry, and makes it serve once all slots
+// it found open and that entry are chosen.
+// Invariant: nothing is proposed behind slot 1 before slot 1, which founds the
+// cell, is chosen.
 func (r *Replica) opened() {
-	if l := r.lead; l != nil && r.role == Preparing && l.leadSlot != 0 && r.chosen >= l.leadSlot {
+	l := r.lead
+	if l == nil || r.role != Preparing {
+		return
+	}
+	if l.leadSlot == 0 && r.chosen > 0 {
+		l.leadSlot = l.next
+		r.proposeIn(l.next, Value{Kind: Lead, Leader: r.ballot})
+	}
+	if l.leadSlot != 0 && r.chosen >= l.leadSlot {
 		r.role = Leader
 		r.attempts = 0
 		r.note("leads with %v, all open slots chosen up to %d after %v", r.ballot, r.chosen, (r.now - l.since).Round(time.Millisecond))

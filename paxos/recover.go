@@ -171,7 +171,8 @@ func (r *Replica) phaseOneStep() {
 }
 
 // takeOver begins the leadership: every open slot is proposed again at the new
-// ballot, holes become no-ops, and the own Lead entry goes behind them.
+// ballot, holes become no-ops, and the own Lead entry goes behind them. In a
+// cell that is not founded there is slot 1 alone, for the configuration.
 func (r *Replica) takeOver() {
 	p := r.phase
 	r.phase = nil
@@ -195,10 +196,8 @@ func (r *Replica) takeOver() {
 		}
 		r.proposeIn(s, e.Value)
 	}
-	next := last + 1
-	r.lead.leadSlot = next
-	r.proposeIn(next, Value{Kind: Lead, Leader: p.ballot})
-	r.note("won %v after %v: %d open slots proposed again, %d holes filled, first own slot %d",
-		p.ballot, (r.now - p.began).Round(time.Millisecond), again, holes, next)
+	r.note("won %v after %v: %d open slots proposed again, %d holes filled, next slot %d",
+		p.ballot, (r.now - p.began).Round(time.Millisecond), again, holes, r.lead.next)
+	r.opened()
 	r.heartbeat()
 }

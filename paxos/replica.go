@@ -168,6 +168,9 @@ func (r *Replica) Step(now time.Duration, ev Event) {
 		if r.chosen == 0 {
 			c := ev.Configuration
 			r.found = &c
+			if r.lead != nil && r.lead.next == 1 {
+				r.proposeIn(1, Value{Kind: Config, Config: r.found})
+			}
 		}
 	case ConfirmRead:
 		r.confirmRead(ev.ID)
