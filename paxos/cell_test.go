@@ -17,6 +17,7 @@ type cell struct {
 	cut   map[[2]paxos.ReplicaID]bool
 	hist  *history
 	show  watcher
+	small paxos.Options // the limits of the replicas
 }
 
 // watcher is told what happens, for the transcripts.
@@ -128,9 +129,10 @@ func members(n int) paxos.Configuration {
 var foundingBallot = paxos.Ballot{Round: 1, Replica: 1}
 
 // newCell starts n replicas. A founded cell has its configuration in slot 1
-// on every disk.
-func newCell(n int, founded bool, show watcher) *cell {
-	c := &cell{cut: make(map[[2]paxos.ReplicaID]bool), hist: newHistory(n), show: show, now: time.Second}
+// on every disk. They have been up for as long as a replica that has just
+// started promises nothing.
+func newCell(n int, founded bool, small paxos.Options, show watcher) *cell {
+	c := &cell{cut: make(map[[2]paxos.ReplicaID]bool), hist: newHistory(n), show: show, small: small}
 	conf := members(n)
 	for i := 1; i <= n; i++ {
 		nd := &node{id: paxos.ReplicaID(i), disk: newDisk()}
@@ -143,6 +145,7 @@ func newCell(n int, founded bool, show watcher) *cell {
 	for _, nd := range c.nodes {
 		c.start(nd)
 	}
+	c.now += 500 * time.Millisecond
 	return c
 }
 
@@ -153,15 +156,10 @@ func (c *cell) start(n *node) {
 	n.boot++
 	n.owed, n.reads, n.needs, n.sequence, n.dirty = nil, nil, 0, 0, false
 	n.applied, n.role = n.disk.snapshot, paxos.RoleEvent{}
-	n.r = paxos.New(paxos.Options{
-		ID:            n.id,
-		Configuration: members(len(c.nodes)),
-		WindowSlots:   16,
-		BatchBytes:    8,  // two or three commands: so that one proposal fills several slots
-		MemoryBytes:   64, // a few slots: so that catch-up goes to the disk
-		Seed:          uint64(n.id)*1000 + uint64(n.boot),
-		Now:           c.now,
-	}, n.disk.restored())
+	o := c.small
+	o.ID, o.Configuration = n.id, members(len(c.nodes))
+	o.Seed, o.Now = uint64(n.id)*1000+uint64(n.boot), c.now
+	n.r = paxos.New(o, n.disk.restored())
 	c.hist.started(n)
 	c.take(n)
 }
@@ -262,13 +260,14 @@ func (c *cell) send(n *node, m paxos.Message) {
 		fail("replica %d sends a message from %d to %d", n.id, m.From, m.To)
 	}
 	c.hist.left(n, &m)
-	if c.show != nil {
+	cut := c.cut[[2]paxos.ReplicaID{m.From, m.To}]
+	switch {
+	case c.show != nil && cut:
+		c.show.lost(&m, "cut")
+	case c.show != nil:
 		c.show.sent(&m)
 	}
-	if c.cut[[2]paxos.ReplicaID{m.From, m.To}] {
-		if c.show != nil {
-			c.show.lost(&m, "cut")
-		}
+	if cut {
 		return
 	}
 	c.net = append(c.net, &packet{m: m, was: messageText(&m)})

@@ -107,12 +107,19 @@ func runSchedule(n int, choose func(n int) int, steps int, p *player) (err error
 		}
 	}()
 	s := &schedule{choose: choose}
+	// Small limits, so that one proposal fills several slots, windows close
+	// and catch-up goes to the disk.
+	small := paxos.Options{
+		WindowSlots: []int{16, 4, 2}[choose(3)],
+		BatchBytes:  []int{200, 8}[choose(2)],
+		MemoryBytes: []int{300, 64, 1 << 20}[choose(3)],
+	}
 	if p != nil {
-		s.c = newCell(n, true, p)
+		s.c = newCell(n, true, small, p)
 		p.c = s.c
 		s.p = p
 	} else {
-		s.c = newCell(n, true, nil)
+		s.c = newCell(n, true, small, nil)
 	}
 	for _, nd := range s.c.nodes {
 		nd.slow = true

@@ -7,7 +7,8 @@ import (
 	"github.com/seed70370324/lockd/paxos"
 )
 
-// How messages, entries and records read in transcripts and failures.
+// How messages, entries and records read in transcripts and failures. Of a
+// heartbeat's number, which begins anywhere, the last two digits are enough.
 
 func valueText(v *paxos.Value) string {
 	switch v.Kind {
@@ -60,9 +61,12 @@ func messageText(m *paxos.Message) string {
 	var s string
 	switch m.Kind {
 	case paxos.MsgProbe:
-		s = fmt.Sprintf("probe %v chosen %d", m.Ballot, m.Chosen)
+		s = fmt.Sprintf("probe chosen %d", m.Chosen)
 	case paxos.MsgProbeReply:
-		s = fmt.Sprintf("probe-reply %v %s", m.Ballot, yes())
+		s = "probe-reply no"
+		if m.OK {
+			s = "probe-reply yes"
+		}
 	case paxos.MsgPrepare:
 		s = fmt.Sprintf("prepare %v from slot %d", m.Ballot, m.Slot)
 	case paxos.MsgPromise:
@@ -72,9 +76,9 @@ func messageText(m *paxos.Message) string {
 	case paxos.MsgAccepted:
 		s = fmt.Sprintf("accepted %v %s up to %d", m.Ballot, yes(), m.Slot)
 	case paxos.MsgHeartbeat:
-		s = fmt.Sprintf("heartbeat %v #%d chosen %d", m.Ballot, m.Sequence, m.Chosen)
+		s = fmt.Sprintf("heartbeat %v #%d chosen %d", m.Ballot, m.Sequence%100, m.Chosen)
 	case paxos.MsgHeartbeatAck:
-		s = fmt.Sprintf("heartbeat-ack %v #%d %s up to %d", m.Ballot, m.Sequence, yes(), m.Slot)
+		s = fmt.Sprintf("heartbeat-ack %v #%d %s up to %d", m.Ballot, m.Sequence%100, yes(), m.Slot)
 	case paxos.MsgCatchUp:
 		s = fmt.Sprintf("catch-up from slot %d", m.Slot)
 	case paxos.MsgCatchUpReply:
