@@ -25,6 +25,9 @@ func (m *Master) Command(now time.Duration, command []byte, r *storepb.Result, c
 	if s != nil && h.number != 0 {
 		s.settled(h.number, r)
 		if m.done(s, h.number) {
+			if h.op == opAcquire && r.GetGrant() != nil {
+				m.count.Granted++
+			}
 			m.reply(s, r)
 		}
 	}

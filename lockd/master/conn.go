@@ -167,13 +167,19 @@ func (m *Master) hello(c *conn, h *wirepb.Hello) {
 	}
 	c.hello = true
 	_, identity := m.st.Cell()
+	master := m.role.known
+	if master.Self && !m.serving() {
+		// Elected and not serving yet, or leaving: the client had better look
+		// around than dial this replica again at once.
+		master = Role{}
+	}
 	m.send(c, &wirepb.ServerMessage{Body: &wirepb.ServerMessage_Hello{Hello: &wirepb.HelloReply{
 		Version:       protocolVersion,
 		Cell:          m.o.Cell,
 		Replica:       m.o.Replica,
 		Master:        m.serving(),
-		MasterAddress: m.role.known.MasterAddress,
-		MasterName:    m.role.known.MasterName,
+		MasterAddress: master.MasterAddress,
+		MasterName:    master.MasterName,
 		MaxFrame:      uint32(m.o.MaxFrame),
 		MaxData:       store.DataMax,
 		Epoch:         m.role.epoch,

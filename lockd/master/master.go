@@ -260,7 +260,7 @@ func (m *Master) Tick(now time.Duration) {
 	}
 	m.lastTick = now
 	m.tickRole()
-	if !m.role.active {
+	if !m.serving() {
 		return
 	}
 	m.answerHeld()

@@ -183,7 +183,7 @@ func (m *Master) readLocks(c *conn, a *wirepb.ReadReply, r *wirepb.ReadLocks) {
 	}
 	if r.GetSubtree() {
 		m.st.Locks(r.GetPath(), r.GetAfter(), add)
-	} else if v, ok := m.st.Lock(r.GetPath()); ok {
+	} else if v, ok := m.st.Lock(r.GetPath()); ok && len(v.Holders)+len(v.Waiters) > 0 {
 		add(v)
 	}
 	a.Result = &wirepb.ReadReply_Locks{Locks: out}

@@ -199,6 +199,7 @@ const (
 	fieldEpoch    protowire.Number = 7
 	opOpen        protowire.Number = 10
 	opExpire      protowire.Number = 12
+	opAcquire     protowire.Number = 17
 	opTimers      protowire.Number = 20
 	opBreak       protowire.Number = 23
 	firstOp       protowire.Number = 10

@@ -108,7 +108,7 @@ func FuzzClientMessage(f *testing.F) {
 				c.advance(tick)
 			}
 		}
-		c.advance(time.Second)
+		c.advance(200 * time.Millisecond)
 		for _, cl := range clients {
 			for _, m := range cl.all() {
 				if _, err := proto.Marshal(m); err != nil {

@@ -154,6 +154,14 @@ func TestLocksAndSessionsForPeople(t *testing.T) {
 	if len(all.GetLocks()) != 1 || all.GetMore() || all.GetLocks()[0].GetPath() != "/l/2" {
 		t.Errorf("locks %v", all)
 	}
+	cl.send(request(b, 3, put("/free", "")))
+	cl.result(3)
+	if got := cl.read(&wirepb.Read{Op: &wirepb.Read_Locks{Locks: &wirepb.ReadLocks{Path: "/free"}}}).GetLocks(); len(got.GetLocks()) != 0 {
+		t.Errorf("a free lock is listed: %v", got)
+	}
+	if n := c.reps[0].Metrics().Granted; n != 2 {
+		t.Errorf("%d grants counted, want 2", n)
+	}
 	ss := cl.read(&wirepb.Read{Op: &wirepb.Read_Sessions{Sessions: &wirepb.ReadSessions{}}}).GetSessions().GetSessions()
 	if len(ss) != 2 || ss[0].GetId() != a || ss[0].GetLeaseLeftMs() != 10_000 || ss[0].GetAddress() == "" ||
 		ss[0].GetLocks() != 1 || ss[1].GetWaiting() != 1 {

@@ -182,7 +182,11 @@ func TestServesOnlyInItsOwnEpoch(t *testing.T) {
 	r := c.reps[1]
 	r.log.lag = true
 	c.elect(2)
-	cl := r.dial()
+	cl := r.connect()
+	cl.send(hello(&wirepb.Hello{VersionMin: 1, VersionMax: 1}))
+	if h := cl.next().GetHello(); h.GetMaster() || h.GetMasterAddress() != "" {
+		t.Errorf("hello %v", h)
+	}
 	cl.send(read(nodeRead("/")))
 	cl.err(wirepb.ErrorCode_NO_MASTER)
 	if r.role.Master {
