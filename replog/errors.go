@@ -1,9 +1,6 @@
 package replog
 
-import (
-	"fmt"
-	"strings"
-)
+import "fmt"
 
 // DamagedError says that what is on disk is not what was made durable there:
 // it was changed or lost afterwards. A replica that has forgotten a vote could
@@ -21,19 +18,23 @@ type DamagedError struct {
 }
 
 func (e *DamagedError) Error() string {
-	var b strings.Builder
-	b.WriteString("the data ")
+	where := ""
 	if e.Dir != "" {
-		b.WriteString("in " + e.Dir + " ")
+		where = "in " + e.Dir + " "
 	}
-	fmt.Fprintf(&b, "is damaged: %s, byte %d: %s", e.File, e.Offset, e.What)
+	doubt := ""
 	if e.Doubtful {
-		b.WriteString(" (a torn last write or a bad sector: this cannot be told from here)")
+		doubt = " (a torn last write or a bad sector: this cannot be told from here)"
 	}
-	b.WriteString("; the replica may have forgotten votes and does not start with it." +
+	return "the data " + where + "is damaged: " + e.place() + doubt +
+		"; the replica may have forgotten votes and does not start with it." +
 		" The others go on without it. Keep a copy of the directory; if the disk had an error, bring back" +
-		" the very same files from the disk itself, never from an older copy")
-	return b.String()
+		" the very same files from the disk itself, never from an older copy"
+}
+
+// place says what is wrong where, for those to whom it is no reason to stop.
+func (e *DamagedError) place() string {
+	return fmt.Sprintf("%s, byte %d: %s", e.File, e.Offset, e.What)
 }
 
 // ForeignError says that the directory holds another replica's data, or

@@ -151,6 +151,7 @@ type window struct {
 	size  int64 // of the file
 	buf   []byte
 	start int64
+	ahead int // bytes to read at least, windowBytes if 0
 }
 
 const windowBytes = 256 << 10
@@ -167,7 +168,10 @@ func (w *window) at(off int64, n int) ([]byte, error) {
 	if off >= w.start && off+int64(n) <= w.start+int64(len(w.buf)) {
 		return w.buf[off-w.start:][:n], nil
 	}
-	want := max(n, windowBytes)
+	want := max(n, w.ahead)
+	if w.ahead == 0 {
+		want = max(n, windowBytes)
+	}
 	if int64(want) > w.size-off {
 		want = int(w.size - off)
 	}

@@ -54,7 +54,7 @@ type incoming struct {
 type snapshotsFound struct {
 	good      []paxos.Slot // ascending, at most all
 	damaged   []paxos.Slot
-	damage    []error // of each of damaged
+	damage    []*DamagedError // of each of damaged
 	leftovers []string
 	newest    *pb.SnapshotMeta // of the newest good one
 }
@@ -97,7 +97,7 @@ func (s *snapshotsFound) verify(fsys FS, slot paxos.Slot, id *pb.Identity) (err 
 	var damage *DamagedError
 	switch {
 	case errors.As(err, &damage):
-		s.damaged, s.damage = append(s.damaged, slot), append(s.damage, err)
+		s.damaged, s.damage = append(s.damaged, slot), append(s.damage, damage)
 		return nil
 	case err != nil:
 		return err
@@ -155,8 +155,8 @@ func (s *snapshotsFound) repair(fsys FS) (notes []string, err error) {
 		if s.base() > 0 {
 			with = fmt.Sprintf("the snapshot of slot %d and the log behind it", s.base())
 		}
-		notes = append(notes, fmt.Sprintf("%v: the file was put aside as %s%s; going on with %s",
-			s.damage[i], name, damagedSuffix, with))
+		notes = append(notes, fmt.Sprintf("a damaged snapshot (%s) was put aside as %s%s; going on with %s",
+			s.damage[i].place(), name, damagedSuffix, with))
 	}
 	if err := fsys.SyncDir(snapDir); err != nil {
 		return nil, fmt.Errorf("making %s durable: %w", snapDir, err)

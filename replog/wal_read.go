@@ -39,7 +39,7 @@ func (w *wal) read(from paxos.Slot, limit int, chosen paxos.Slot) (entries []pax
 	for _, r := range runs {
 		if r.segment != open {
 			open = r.segment
-			win = window{f: open.file, size: open.size, buf: win.buf[:0]}
+			win = window{f: open.file, size: open.size, buf: win.buf[:0], ahead: min(max(limit, 1), windowBytes)}
 		}
 		rec, err := readAt(&win, r)
 		if err != nil {
@@ -262,7 +262,7 @@ func (w *wal) keptAbove(base paxos.Slot, given []paxos.Entry) ([]paxos.Entry, er
 	for i, r := range runs {
 		if i == 0 || runs[i-1].at != r.at {
 			var err error
-			win = window{f: r.segment.file, size: r.segment.size, buf: win.buf[:0]}
+			win = window{f: r.segment.file, size: r.segment.size, buf: win.buf[:0], ahead: 1}
 			if rec, err = readAt(&win, r); err != nil {
 				return nil, w.stop.fail("carrying accepted entries over", err)
 			}
