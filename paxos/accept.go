@@ -119,8 +119,8 @@ func (r *Replica) windowOpen() bool {
 // ballot; the accepts for the others leave with the next Take.
 // Invariant: one leader proposes one value in a slot at its ballot.
 func (r *Replica) proposeIn(s Slot, v Value) {
-	if x := r.log.get(s); x != nil {
-		invariant.Assert(x.Ballot != r.ballot, "slot %d is proposed twice at %v", s, r.ballot)
+	if x := r.log.get(s); x != nil && x.Ballot == r.ballot {
+		invariant.Assert(false, "slot %d is proposed twice at %v", s, r.ballot)
 	}
 	r.store(Entry{Slot: s, Ballot: r.ballot, Value: v})
 	r.lead.next = s + 1
@@ -129,8 +129,9 @@ func (r *Replica) proposeIn(s Slot, v Value) {
 // store accepts (or learns) an entry: in memory and in the next record.
 // Invariant: nothing is accepted below the promise.
 func (r *Replica) store(e Entry) {
-	invariant.Assert(e.Chosen || !e.Ballot.Less(r.promised), "slot %d would be accepted at %v below the promise %v",
-		e.Slot, e.Ballot, r.promised)
+	if !e.Chosen && e.Ballot.Less(r.promised) {
+		invariant.Assert(false, "slot %d would be accepted at %v below the promise %v", e.Slot, e.Ballot, r.promised)
+	}
 	if old := r.log.get(e.Slot); old != nil {
 		r.openBytes -= old.size
 	}

@@ -34,7 +34,9 @@ func (r *Replica) countVotes() {
 	for r.lead != nil && r.chosen < n {
 		s := r.chosen + 1
 		x := r.log.get(s)
-		invariant.Assert(x != nil && x.Ballot == r.ballot, "leader of %v counts votes for slot %d, which it has not proposed", r.ballot, s)
+		if x == nil || x.Ballot != r.ballot {
+			invariant.Assert(false, "leader of %v counts votes for slot %d, which it has not proposed", r.ballot, s)
+		}
 		r.choose(s)
 	}
 	r.opened()
@@ -64,7 +66,9 @@ func (r *Replica) opened() {
 // Invariant: slots are handed out in order, without a gap, once.
 func (r *Replica) choose(s Slot) {
 	x := r.log.get(s)
-	invariant.Assert(x != nil && s == r.chosen+1, "slot %d would be handed out behind %d", s, r.chosen)
+	if x == nil || s != r.chosen+1 {
+		invariant.Assert(false, "slot %d would be handed out behind %d", s, r.chosen)
+	}
 	x.Chosen = true
 	r.openBytes -= x.size
 	r.chosen = s

@@ -214,7 +214,8 @@ func (r *Replica) Take(now time.Duration) Effects {
 	}
 	if role := (RoleEvent{r.role, r.ballot, r.leader}); role != r.told {
 		r.told = role
-		out.Role = &role
+		told := role // a copy of its own: only a change costs an allocation
+		out.Role = &told
 	}
 	return out
 }
@@ -278,9 +279,9 @@ func (r *Replica) sane(m *Message) bool {
 // persisted says that everything up to sequence is durable: own promise and
 // own accepts count from now on.
 func (r *Replica) persisted(sequence uint64) {
-	for len(r.owed) > 0 && r.owed[0].sequence <= sequence {
-		w := r.owed[0]
-		r.owed = r.owed[1:]
+	done := 0
+	for ; done < len(r.owed) && r.owed[done].sequence <= sequence; done++ {
+		w := r.owed[done]
 		if w.ballot != r.durBallot {
 			r.durBallot, r.durUpTo = w.ballot, 0
 		}
@@ -290,6 +291,7 @@ func (r *Replica) persisted(sequence uint64) {
 			r.phaseOneStep()
 		}
 	}
+	r.owed = r.owed[:copy(r.owed, r.owed[done:])] // in place: the array serves the next writes
 	if r.lead != nil {
 		r.countVotes()
 	}
@@ -351,11 +353,12 @@ func (r *Replica) sendAfter(m Message) {
 
 // raisePromise promises b. Invariant: a promise never goes back.
 func (r *Replica) raisePromise(b Ballot) {
-	invariant.Assert(!b.Less(r.promised), "promise of %v would go back to %v", r.promised, b)
-	if b != r.promised {
-		r.promised = b
-		r.dirty = true
+	if b == r.promised {
+		return
 	}
+	invariant.Assert(!b.Less(r.promised), "promise of %v would go back to %v", r.promised, b)
+	r.promised = b
+	r.dirty = true
 }
 
 func (r *Replica) note(format string, args ...any) {
