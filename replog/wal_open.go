@@ -214,16 +214,16 @@ func (f *walFound) copyTail() (name string, err error) {
 		}
 		old = old[1:]
 	}
-	name = fmt.Sprintf("%s/%016d-%010d-%d%s", tornDir, s.number, s.end, f.wal.flush, tornSuffix)
-	out, err := fsys.Create(name)
+	copied := fmt.Sprintf("%s/%016d-%010d-%d%s", tornDir, s.number, s.end, f.wal.flush, tornSuffix)
+	out, err := fsys.Create(copied)
 	if errors.Is(err, fs.ErrExist) {
-		return name, nil // an earlier start got as far as here
+		return copied, nil // an earlier start got as far as here
 	} else if err != nil {
 		return "", err
 	}
 	defer func() {
 		if err = errors.Join(err, out.Close()); err != nil {
-			err = errors.Join(err, fsys.Remove(name))
+			err = errors.Join(err, fsys.Remove(copied))
 		}
 	}()
 	win := &window{f: s.file, size: f.torn.last}
@@ -240,7 +240,7 @@ func (f *walFound) copyTail() (name string, err error) {
 	if err := out.Sync(); err != nil {
 		return "", err
 	}
-	return name, errors.Join(fsys.SyncDir(tornDir), fsys.SyncDir(""))
+	return copied, errors.Join(fsys.SyncDir(tornDir), fsys.SyncDir(""))
 }
 
 // sorted gives the last record of each slot, ascending.

@@ -1,0 +1,289 @@
+package replog
+
+import (
+	"bytes"
+	"errors"
+	"io"
+	"io/fs"
+	"slices"
+	"testing"
+
+	"google.golang.org/protobuf/proto"
+	"pgregory.net/rapid"
+
+	"github.com/seed70370324/lockd/paxos"
+	"github.com/seed70370324/lockd/replog/pb"
+)
+
+// bytesFile is a file for decoders to read; only appending writes are kept.
+type bytesFile struct{ b []byte }
+
+func (f *bytesFile) ReadAt(p []byte, off int64) (int, error) {
+	return bytes.NewReader(f.b).ReadAt(p, off)
+}
+
+func (f *bytesFile) WriteAt(p []byte, off int64) (int, error) {
+	if end := int(off) + len(p); end > len(f.b) {
+		f.b = append(f.b, make([]byte, end-len(f.b))...)
+	}
+	return copy(f.b[off:], p), nil
+}
+func (f *bytesFile) Size() (int64, error)      { return int64(len(f.b)), nil }
+func (f *bytesFile) Preallocate(n int64) error { _, err := f.WriteAt(nil, n); return err }
+func (f *bytesFile) Truncate(int64) error      { return errors.ErrUnsupported }
+func (f *bytesFile) Sync() error               { return nil }
+func (f *bytesFile) Close() error              { return nil }
+
+// oneFile is a file system for one small file.
+type oneFile struct{ f *bytesFile }
+
+func (o oneFile) Open(string) (File, error)     { return o.f, nil }
+func (o oneFile) Create(string) (File, error)   { return o.f, nil }
+func (o oneFile) Rename(string, string) error   { return nil }
+func (o oneFile) Remove(string) error           { return fs.ErrNotExist }
+func (o oneFile) List(string) ([]string, error) { return nil, nil }
+func (o oneFile) MkdirAll(string) error         { return nil }
+func (o oneFile) SyncDir(string) error          { return nil }
+
+var testID = &pb.Identity{Format: formatVersion, Cell: "demo", Replica: "n1", Incarnation: 42}
+
+// testSegment gives the content of a segment with some records.
+func testSegment(tb testing.TB, slots int) []byte {
+	f := &bytesFile{}
+	w := &wal{fs: oneFile{f}, stop: &failStop{}, id: testID, segmentBytes: minSegment, index: newSlotIndex(), first: 1, flush: 1}
+	if err := w.begin(0, nil); err != nil {
+		tb.Fatal(err)
+	}
+	for s := range slots {
+		r := &paxos.Record{Promised: paxos.Ballot{Round: 2, Replica: 1}, Chosen: paxos.Slot(s), Entries: []paxos.Entry{{
+			Slot: paxos.Slot(s + 1), Ballot: paxos.Ballot{Round: 2, Replica: 1},
+			Value: paxos.Value{Kind: paxos.Batch, Commands: [][]byte{[]byte("command")}},
+		}}}
+		if err := errors.Join(w.append([]*paxos.Record{r}), w.sync()); err != nil {
+			tb.Fatal(err)
+		}
+	}
+	return f.b
+}
+
+func FuzzSegment(f *testing.F) {
+	good := testSegment(f, 3)
+	f.Add(good)
+	f.Add(good[:9000])
+	f.Add([]byte{})
+	torn := slices.Clone(good)
+	torn[8500] ^= 1
+	f.Add(torn)
+	f.Fuzz(func(t *testing.T, content []byte) {
+		file := &bytesFile{content}
+		last := paxos.Slot(0)
+		s, err := scanSegment(file, 1, testID, func(r *paxos.Record, _ location) error {
+			for _, e := range r.Entries {
+				last = max(last, e.Slot)
+			}
+			return nil
+		})
+		if err != nil {
+			return
+		}
+		if s.end < s.start || s.end > int64(len(content)) {
+			t.Fatalf("records from %d to %d in %d bytes", s.start, s.end, len(content))
+		}
+		tail, err := s.readTail(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if cut, err := s.judge(tail); cut && (err != nil || tail.last <= s.end) {
+			t.Fatalf("cut from %d to %d, %v", s.end, tail.last, err)
+		}
+	})
+}
+
+func FuzzFrame(f *testing.F) {
+	f.Add(appendFrame(nil, 1, 0, frameRecord, 3, []byte("payload")))
+	f.Add([]byte("LkF1 and then some more bytes that are none"))
+	f.Fuzz(func(t *testing.T, content []byte) {
+		w := &window{f: bytes.NewReader(content), size: int64(len(content))}
+		fr, err := w.frame(0, 1)
+		if err != nil {
+			if !isBadFrame(err) {
+				t.Fatal(err)
+			}
+			return
+		}
+		again := appendFrame(nil, 1, 0, fr.kind, fr.sequence, fr.payload)
+		if len(again) != fr.size {
+			t.Fatalf("a frame of %d bytes was read as one of %d", len(again), fr.size)
+		}
+		_, _ = decodeRecordFrame(fr)
+	})
+}
+
+func FuzzLogRecord(f *testing.F) {
+	b, err := proto.Marshal(EncodeRecord(&paxos.Record{Chosen: 3, Entries: []paxos.Entry{{Slot: 1, Value: paxos.Value{Kind: paxos.Lead}}}}))
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.Add(b)
+	f.Fuzz(func(t *testing.T, payload []byte) {
+		r, err := decodeRecordFrame(frame{kind: frameRecord, payload: payload})
+		if err != nil {
+			return
+		}
+		if _, err := DecodeRecord(EncodeRecord(r)); err != nil {
+			t.Fatalf("what was decoded cannot be encoded: %v", err)
+		}
+	})
+}
+
+func FuzzPeerMessage(f *testing.F) {
+	b, err := proto.Marshal(EncodeMessage(&paxos.Message{Kind: paxos.MsgPromise, Entries: []paxos.Entry{{Slot: 1}}}))
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.Add(b)
+	f.Fuzz(func(t *testing.T, payload []byte) {
+		p := &pb.PaxosMessage{}
+		if proto.Unmarshal(payload, p) != nil {
+			return
+		}
+		m, err := DecodeMessage(p, 1, 2)
+		if err != nil {
+			return
+		}
+		if _, err := DecodeMessage(EncodeMessage(&m), 1, 2); err != nil {
+			t.Fatalf("what was decoded cannot be encoded: %v", err)
+		}
+	})
+}
+
+func FuzzIdentity(f *testing.F) {
+	good := encodeIdentity(testID)
+	f.Add(good)
+	f.Add(bytes.ToUpper(good))
+	f.Add([]byte("lockd-identity 1\n"))
+	f.Fuzz(func(t *testing.T, content []byte) {
+		id, err := decodeIdentity(content)
+		if err == nil && !bytes.Equal(encodeIdentity(id), content) {
+			t.Fatalf("%q was accepted, but is not what is written", content)
+		}
+	})
+}
+
+type text string
+
+func (s text) WriteSnapshot(w io.Writer) error {
+	_, err := io.WriteString(w, string(s))
+	return err
+}
+
+func FuzzSnapshotFile(f *testing.F) {
+	file := &bytesFile{}
+	if _, err := writeSnapshot(file, &pb.SnapshotMeta{Format: formatVersion, Slot: 3, Cell: "demo"}, text("some state")); err != nil {
+		f.Fatal(err)
+	}
+	f.Add(file.b)
+	f.Add(file.b[:20])
+	// A good frame with bytes in it that are no zstd stream.
+	bad := append([]byte(nil), file.b[:len(snapMagic)]...)
+	payload, err := proto.Marshal(&pb.SnapshotMeta{Format: formatVersion, Slot: 3})
+	if err != nil {
+		f.Fatal(err)
+	}
+	bad = appendFrame(bad, snapshotSeed(), int64(len(bad)), frameMeta, 0, payload)
+	bad = appendFrame(bad, snapshotSeed(), int64(len(bad)), frameChunk, 1, []byte("no stream"))
+	f.Add(bad)
+	f.Fuzz(func(t *testing.T, content []byte) {
+		file := &bytesFile{content}
+		_, verifyErr := verifySnapshot(file, "x")
+		state, err := decodeSnapshot(file, "x", func(r io.Reader) (any, error) { return io.ReadAll(r) })
+		if err == nil && (verifyErr != nil || state == nil) {
+			t.Fatalf("decoded, but not verified: %v", verifyErr)
+		}
+	})
+}
+
+// What the index says is what a plain map would say.
+func TestSlotIndexIsAMap(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		x, model := newSlotIndex(), map[paxos.Slot]location{}
+		slot := rapid.Custom(func(t *rapid.T) paxos.Slot {
+			return paxos.Slot(rapid.SampledFrom([]uint64{1, 500, 512, 1024, 1 << 40}).Draw(t, "near") + rapid.Uint64Range(0, 30).Draw(t, "off"))
+		})
+		for i := range rapid.IntRange(1, 40).Draw(t, "steps") {
+			s := slot.Draw(t, "slot")
+			switch rapid.IntRange(0, 5).Draw(t, "what") {
+			case 0:
+				x.dropBelow(s)
+				for k := range model {
+					if k < s {
+						delete(model, k)
+					}
+				}
+			default:
+				at := location{segment: uint64(i + 1)}
+				x.set(s, at)
+				model[s] = at
+			}
+			var above []paxos.Slot
+			for k := range model {
+				if k > s {
+					above = append(above, k)
+				}
+				if at, ok := x.get(k); !ok || at != model[k] {
+					t.Fatalf("slot %d: %v, %v", k, at, ok)
+				}
+			}
+			slices.Sort(above)
+			if got := x.above(s); !slices.Equal(got, above) {
+				t.Fatalf("above %d: %v, not %v", s, got, above)
+			}
+			lowest := s + 1
+			for lowest > 1 && model[lowest-1] != (location{}) {
+				lowest--
+			}
+			if got := x.lowest(s); got != lowest {
+				t.Fatalf("lowest from %d: %d, not %d", s, got, lowest)
+			}
+		}
+	})
+}
+
+func TestMergeKeepsTheNewer(t *testing.T) {
+	entry := func(slot paxos.Slot, round uint64, chosen bool) paxos.Entry {
+		return paxos.Entry{Slot: slot, Ballot: paxos.Ballot{Round: round}, Chosen: chosen}
+	}
+	have := []paxos.Entry{entry(6, 3, false), entry(7, 3, false), entry(8, 3, true), entry(10, 3, false)}
+	given := []paxos.Entry{entry(4, 9, false), entry(6, 4, false), entry(7, 2, false), entry(8, 9, false), entry(9, 1, true), entry(10, 1, true)}
+	want := []paxos.Entry{have[0], have[1], have[2], given[4], given[5]}
+	want[0] = given[1]
+	got := mergeEntries(have, given, 5)
+	if len(got) != len(want) {
+		t.Fatalf("%v", got)
+	}
+	for i := range want {
+		if got[i].Slot != want[i].Slot || got[i].Ballot != want[i].Ballot || got[i].Chosen != want[i].Chosen {
+			t.Errorf("entry %d: %+v, not %+v", i, got[i], want[i])
+		}
+	}
+}
+
+// A long record is divided; an empty one is one piece.
+func TestPieces(t *testing.T) {
+	var entries []paxos.Entry
+	for s := paxos.Slot(1); s <= 9; s++ {
+		entries = append(entries, paxos.Entry{Slot: s, Value: paxos.Value{Kind: paxos.Batch, Commands: [][]byte{make([]byte, 1<<20)}}})
+	}
+	for n, want := range map[int][]int{0: {0}, 1: {1}, 3: {3}, 4: {3, 1}, 9: {3, 3, 3}} {
+		var got []int
+		for piece, last := range pieces(entries[:n]) {
+			got = append(got, len(piece))
+			if last != (len(got) == len(want)) {
+				t.Errorf("%d entries, piece %d: last is %v", n, len(got), last)
+			}
+		}
+		if !slices.Equal(got, want) {
+			t.Errorf("%d entries make pieces of %v, not %v", n, got, want)
+		}
+	}
+}
