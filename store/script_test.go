@@ -1,0 +1,191 @@
+package store
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/seed70370324/lockd/store/pb"
+	"pgregory.net/rapid"
+)
+
+// script draws commands that make sense often enough: for sessions that exist
+// and some that do not, with numbers that are mostly the next.
+type script struct {
+	t        *rapid.T
+	sessions []uint64
+	next     map[uint64]uint64
+	cell     int64
+}
+
+var scriptPaths = []string{"/a", "/a/b", "/a/b/c", "/c", "/c/x", "/c/y", "/a-", "/e"}
+
+// dice is an even choice from 0 to 99; rapid's own integers lean to the small.
+var dice = rapid.Custom(func(t *rapid.T) int {
+	n := 0
+	for range 10 {
+		n *= 2
+		if rapid.Bool().Draw(t, "bit") {
+			n++
+		}
+	}
+	return n % 100
+})
+
+func (g *script) roll() int { return dice.Draw(g.t, "dice") }
+
+func (g *script) chance(percent int) bool { return g.roll() < percent }
+
+func pick[T any](g *script, from ...T) T { return from[g.roll()%len(from)] }
+
+func (g *script) number(low, high uint64) uint64 { return low + uint64(g.roll())%(high-low+1) }
+
+func (g *script) path() string { return pick(g, scriptPaths...) }
+
+func (g *script) data() []byte { return []byte(pick(g, "", "x", "yy")) }
+
+func (g *script) create() *pb.Create {
+	c := &pb.Create{
+		Path: g.path(), Kind: pb.NodeKind(g.number(1, 3)),
+		Data: g.data(), Parents: g.chance(50),
+	}
+	if g.chance(20) {
+		c.Sequential = true
+		c.Path = pick(g, "/a/", "/c/q", "/s", "/")
+	}
+	if g.chance(3) {
+		c.Path, c.Sequential = "/a//b", false
+	}
+	return c
+}
+
+func (g *script) put() *pb.Put {
+	return &pb.Put{
+		Path: g.path(), Data: g.data(), HasData: true,
+		Create: g.chance(50), Parents: g.chance(50), Conditional: g.chance(30), IfGeneration: g.number(0, 3),
+	}
+}
+
+func (g *script) delete() *pb.Delete {
+	return &pb.Delete{
+		Path: g.path(), Conditional: g.chance(20), IfGeneration: g.number(1, 3),
+		Recursive: g.chance(40), Force: g.chance(40),
+	}
+}
+
+func (g *script) check(s *Store) *pb.Check {
+	c := &pb.Check{Path: g.path(), Absent: g.chance(20), Conditional: g.chance(20), IfGeneration: g.number(0, 3)}
+	if l, ok := s.Lock(c.Path); ok && g.chance(40) {
+		c.Fence = l.Fence
+	}
+	return c
+}
+
+func (g *script) acquire() *pb.Acquire {
+	return &pb.Acquire{
+		Path: g.path(), Mode: pb.LockMode(g.number(1, 2)), Create: g.chance(80),
+		LockDelayMs: pick[uint64](g, 0, 0, 500, 5000),
+		WaitMs:      pick[uint64](g, 0, 1000, 20_000), NoDeadline: g.chance(30),
+	}
+}
+
+func (g *script) op(s *Store, session uint64, c *pb.Command) {
+	switch k := g.roll(); {
+	case k < 12:
+		c.Op = &pb.Command_Create{Create: g.create()}
+	case k < 22:
+		c.Op = &pb.Command_Put{Put: g.put()}
+	case k < 32:
+		c.Op = &pb.Command_Delete{Delete: g.delete()}
+	case k < 60:
+		c.Op = &pb.Command_Acquire{Acquire: g.acquire()}
+	case k < 80:
+		ticket := g.number(1, g.next[session])
+		if mine := s.claimsOf(session); len(mine) > 0 && g.chance(80) {
+			ticket = pick(g, mine...).ticket
+		}
+		c.Op = &pb.Command_Release{Release: &pb.Release{Ticket: ticket}}
+	case k < 88:
+		m := &pb.Multi{}
+		for range g.number(0, 4) {
+			m.Ops = append(m.Ops, pick(g,
+				&pb.MultiOp{Op: &pb.MultiOp_Create{Create: g.create()}}, &pb.MultiOp{Op: &pb.MultiOp_Put{Put: g.put()}},
+				&pb.MultiOp{Op: &pb.MultiOp_Delete{Delete: g.delete()}}, &pb.MultiOp{Op: &pb.MultiOp_Check{Check: g.check(s)}},
+			))
+		}
+		c.Op = &pb.Command_Multi{Multi: m}
+	case k < 91:
+		b := &pb.Break{Path: g.path(), Fence: 1}
+		if l, ok := s.Lock(b.Path); ok {
+			b.Fence = l.Fence
+		}
+		c.Op = &pb.Command_BreakLock{BreakLock: b}
+	case k < 94:
+		c.Op = &pb.Command_VoidRequest{VoidRequest: &pb.VoidRequest{}}
+	case k < 97:
+		c.Op = &pb.Command_CloseSession{CloseSession: &pb.CloseSession{WorkEnded: g.chance(50)}}
+	}
+}
+
+func (g *script) command(s *Store) *pb.Command {
+	g.cell += int64(g.roll()) * 4_000_000
+	c := &pb.Command{CellTime: g.cell, WallMs: 1000, Epoch: s.Epoch()}
+	if g.chance(3) {
+		c.Epoch--
+	}
+	k := g.roll()
+	switch {
+	case k < 6 || len(g.sessions) == 0:
+		nonce := fmt.Sprintf("nonce---%d", g.number(0, 5))
+		c.Op = &pb.Command_OpenSession{OpenSession: &pb.OpenSession{Nonce: []byte(nonce), LeaseMs: pick[uint64](g, 0, 2000, 1<<40)}}
+	case k < 10:
+		id := pick(g, g.sessions...)
+		x, _ := s.Session(id)
+		e := &pb.ExpireSession{Session: id, LastChange: x.LastChange}
+		if g.chance(20) {
+			e.LastChange--
+		}
+		c.Op = &pb.Command_ExpireSession{ExpireSession: e}
+	case k < 25:
+		t := &pb.Timers{}
+		for _, d := range s.NextDue(4) {
+			t.Due = append(t.Due, d.Ref)
+		}
+		if len(t.Due) > 0 && g.chance(50) {
+			g.cell = max(g.cell, t.Due[0].DueAt)
+			c.CellTime = g.cell
+		}
+		c.Op = &pb.Command_Timers{Timers: t}
+	case k < 27:
+		c.Op = &pb.Command_Clock{Clock: &pb.Clock{}}
+	default:
+		c.Session = pick(g, g.sessions...)
+		next := g.next[c.Session]
+		c.Number = next
+		if g.chance(10) {
+			c.Number = g.number(1, next+2)
+		}
+		c.LowestUnanswered = g.number(0, next+1)
+		if g.chance(40) {
+			c.AckedEvent = g.number(0, 5)
+		}
+		if g.chance(5) {
+			c.Op = &pb.Command_AckEvents{AckEvents: &pb.AckEvents{}}
+			return c
+		}
+		g.op(s, c.Session, c)
+	}
+	return c
+}
+
+// learn keeps up with what the state has become.
+func (g *script) learn(s *Store, r *pb.Result) {
+	if r.Session != 0 && !slices.Contains(g.sessions, r.Session) {
+		g.sessions = append(g.sessions, r.Session)
+		g.next[r.Session] = 1
+	}
+	for _, id := range g.sessions {
+		if x, ok := s.Session(id); ok {
+			g.next[id] = x.LastNumber + 1
+		}
+	}
+}
