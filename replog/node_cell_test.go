@@ -48,19 +48,25 @@ type flight struct {
 }
 
 type host struct {
-	c                        *cell
-	index                    int
-	name                     string
-	fs                       *faultfs.FS
-	storage                  *replog.Storage
-	node                     *replog.Node
-	sm                       *chain
-	opened                   *replog.Opened
-	events                   []replog.Event // completions
-	disk                     []replog.Effects
-	hello                    *pb.PeerHello
-	fatal                    error
-	notes                    []string
+	c       *cell
+	index   int
+	name    string
+	fs      *faultfs.FS
+	storage *replog.Storage
+	node    *replog.Node
+	sm      *chain
+	opened  *replog.Opened
+	events  []replog.Event // completions
+	disk    []replog.Effects
+	hello   *pb.PeerHello
+	fatal   error
+	notes   []string
+	// What the disk holds that must not be forgotten: the promise and the newest
+	// entry of each slot above base.
+	promised paxos.Ballot
+	voted    map[paxos.Slot]paxos.Entry
+	base     paxos.Slot
+
 	saves, installs, dropped int
 	stopBefore               func(*replog.Effects) bool // crash instead of performing these
 }
@@ -172,6 +178,10 @@ func (h *host) start() error {
 		return errors.Join(err, opened.Storage.Close())
 	}
 	h.opened, h.storage, h.node, h.sm = opened, opened.Storage, node, sm
+	h.promised, h.base, h.voted = opened.Paxos.Promised, opened.Paxos.Applied, map[paxos.Slot]paxos.Entry{}
+	for _, e := range opened.Paxos.Entries {
+		h.voted[e.Slot] = e
+	}
 	h.fatal, h.hello = nil, node.Hello()
 	for _, p := range c.hosts {
 		c.connect(h, p)
@@ -352,9 +362,14 @@ func (h *host) flush() {
 	for i := range works {
 		e := &works[i]
 		if e.SetFounded != 0 {
+			// A crash right behind this must leave a log that tells of the cell.
+			if _, ok := h.voted[1]; !ok && h.base == 0 {
+				h.c.t.Fatalf("the identity file of %s would name a cell that its log does not know", h.name)
+			}
 			h.must(h.storage.SetFounded(e.SetFounded))
 		}
 		if s := e.InstallSnapshot; s != nil {
+			h.checkInstall(s)
 			h.must(h.storage.InstallSnapshot(s.Meta, s.Promised, s.Entries))
 			h.installs++
 			h.events = append(h.events, replog.SnapshotInstalled{Meta: s.Meta})
@@ -363,6 +378,10 @@ func (h *host) flush() {
 		var records []*paxos.Record
 		for _, a := range e.Append {
 			records = append(records, a.Record)
+			h.promised = a.Record.Promised
+			for _, e := range a.Record.Entries {
+				h.voted[e.Slot] = e
+			}
 			sequence = max(sequence, a.Sequence)
 		}
 		for _, a := range e.After {
@@ -382,6 +401,27 @@ func (h *host) flush() {
 			h.must(h.storage.Trim(e.Trim))
 		}
 	}
+}
+
+// checkInstall checks that nothing that was written goes with the old log.
+func (h *host) checkInstall(s *replog.InstallSnapshot) {
+	if s.Promised.Less(h.promised) {
+		h.c.t.Fatalf("%s: a snapshot with the promise %v takes the place of %v", h.name, s.Promised, h.promised)
+	}
+	h.base = paxos.Slot(s.Meta.GetSlot())
+	kept := map[paxos.Slot]paxos.Entry{}
+	for _, e := range s.Entries {
+		if e.Slot <= h.base {
+			h.c.t.Fatalf("%s: the entry of slot %d goes with the snapshot of slot %d", h.name, e.Slot, h.base)
+		}
+		kept[e.Slot] = e
+	}
+	for slot, e := range h.voted {
+		if k, ok := kept[slot]; slot > h.base && (!ok || !k.Chosen && k.Ballot.Less(e.Ballot)) {
+			h.c.t.Fatalf("%s: the vote %v in slot %d is lost with the snapshot of slot %d", h.name, e.Ballot, slot, h.base)
+		}
+	}
+	h.voted = kept
 }
 
 // slow performs what runs beside the log.

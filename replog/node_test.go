@@ -739,3 +739,177 @@ func (c *cell) fault() {
 		c.mustStart(i)
 	}
 }
+
+// TestMemberThatMissedItsFoundingReadsTheLog: the same as with a snapshot, but
+// the log is still there.
+func TestMemberThatMissedItsFoundingReadsTheLog(t *testing.T) {
+	for seed := range uint64(5) {
+		c := newCell(t, seed, 3, nil)
+		c.mustStart(0, 1, 2)
+		c.until("all connected", func() bool { return c.hosts[1].node.Status().Paxos.Promised != paxos.Ballot{} })
+		c.partition(2)
+		c.until("founded", func() bool { return c.hosts[0].node.Status().Founded && c.hosts[1].node.Status().Founded })
+		c.write(20)
+		if c.hosts[2].node.Status().Founded {
+			t.Fatal("n3 knows already")
+		}
+		c.heal()
+		c.untilSame()
+		checkFounding(t, c)
+		c.pass(100 * time.Millisecond)
+		if reopenIdentity(t, c.hosts[2]) == 0 {
+			t.Fatal("the identity file of n3 does not name the cell")
+		}
+	}
+}
+
+func paxosMessage(m paxos.Message) *pb.PeerMessage {
+	return &pb.PeerMessage{Body: &pb.PeerMessage_Paxos{Paxos: replog.EncodeMessage(&m)}}
+}
+
+// TestConfigurationWithAnotherDiskIsNotAccepted: a replica votes for a founding
+// only if that names its own disk.
+func TestConfigurationWithAnotherDiskIsNotAccepted(t *testing.T) {
+	for _, right := range []bool{false, true} {
+		c := newCell(t, 1, 3, nil)
+		c.mustStart(1)
+		h := c.hosts[1]
+		h.node.Step(c.now, replog.PeerConnected{Hello: &pb.PeerHello{Cell: "demo", Name: "n1", Replica: 1, Incarnation: 1, Version: replog.PeerVersion}})
+		conf := *h.node.Configuration()
+		conf.CellIdentity = 77
+		conf.Members = append([]paxos.Member(nil), conf.Members...)
+		if !right {
+			conf.Members[1].Incarnation++
+		}
+		b := paxos.Ballot{Round: 1, Replica: 1}
+		h.node.Step(c.now, replog.PeerReceived{Peer: 1, Message: paxosMessage(paxos.Message{Kind: paxos.MsgPrepare, Ballot: b, Slot: 1})})
+		h.node.Step(c.now, replog.PeerReceived{Peer: 1, Message: paxosMessage(paxos.Message{Kind: paxos.MsgAccept, Ballot: b, Slot: 1,
+			Entries: []paxos.Entry{{Slot: 1, Ballot: b, Value: paxos.Value{Kind: paxos.Config, Config: &conf}}}})})
+		h.node.Take(c.now)
+		if accepted := h.node.Status().Paxos.Last == 1; accepted != right {
+			t.Fatalf("names its disk: %v, accepted: %v", right, accepted)
+		}
+	}
+}
+
+// TestLeadsWhileASnapshotIsInstalled: while a snapshot is taking the log's
+// place the replica is elected by others that do not know those slots chosen.
+// It goes on with the values it has accepted.
+func TestLeadsWhileASnapshotIsInstalled(t *testing.T) {
+	c := newCell(t, 1, 3, nil)
+	c.mustStart(0, 1, 2)
+	c.until("founded", founded(c))
+	if c.untilLed() != c.hosts[0] {
+		t.Fatal("n1 does not lead")
+	}
+	c.untilSame()
+	h := c.hosts[2]
+	from := h.sm.slot
+	now := c.now
+	receive := func(peer paxos.ReplicaID, m paxos.Message) {
+		h.node.Step(now, replog.PeerReceived{Peer: peer, Message: paxosMessage(m)})
+	}
+	// settle performs all but installing, and gathers what is sent.
+	var install *replog.InstallSnapshot
+	settle := func() (sent []*pb.PeerMessage) {
+		for range 3 {
+			e := h.node.Take(now)
+			if e.InstallSnapshot != nil {
+				install = e.InstallSnapshot
+			}
+			for _, s := range e.Send {
+				sent = append(sent, s.Message)
+			}
+			for _, s := range e.After {
+				sent = append(sent, s.Send.Message)
+			}
+			h.slow(&e)
+			e.InstallSnapshot = nil
+			h.disk = append(h.disk, e)
+			h.flush()
+			for _, ev := range h.events {
+				h.node.Step(now, ev)
+			}
+			h.events = nil
+		}
+		return sent
+	}
+	last := from + 4
+	b1 := h.node.Status().Paxos.Ballot
+	var entries []paxos.Entry
+	for slot := from + 1; slot <= last; slot++ {
+		entries = append(entries, paxos.Entry{Slot: slot, Ballot: b1, Value: paxos.Value{Kind: paxos.Batch, Commands: [][]byte{{byte(slot)}}}})
+	}
+	receive(1, paxos.Message{Kind: paxos.MsgAccept, Ballot: b1, Slot: from + 1, Chosen: from, Entries: entries})
+	settle()
+	// n2 leads now and knows more to be chosen than n3 does, and cut its log.
+	b2 := paxos.Ballot{Round: b1.Round + 1, Replica: 2}
+	source := c.hosts[1]
+	snapshot := chain{c: c, slot: last}
+	meta := &pb.SnapshotMeta{Slot: uint64(last), Cell: "demo", Config: replog.EncodeConfiguration(source.node.Configuration()),
+		CellIdentity: source.node.Configuration().CellIdentity}
+	source.must(source.storage.SaveSnapshot(meta, snapshot))
+	chunk, err := source.storage.ReadSnapshot(last, 0, 1<<20)
+	source.must(err)
+	for range 200 {
+		now += stepTime
+		receive(2, paxos.Message{Kind: paxos.MsgHeartbeat, Ballot: b2, Chosen: last, Sequence: 1, First: last + 1})
+		h.node.Step(now, replog.Tick{})
+		for _, m := range settle() {
+			if m.GetPaxos().GetKind() == uint32(paxos.MsgCatchUp) {
+				receive(2, paxos.Message{Kind: paxos.MsgCatchUpReply, Slot: paxos.Slot(m.GetPaxos().Slot), Chosen: last, First: last + 1})
+			}
+			if m.GetSnapshotRequest() != nil {
+				h.node.Step(now, replog.PeerReceived{Peer: 2, Message: &pb.PeerMessage{Body: &pb.PeerMessage_SnapshotChunk{SnapshotChunk: chunk}}})
+			}
+		}
+	}
+	if install == nil || h.node.Status().Applied != from {
+		t.Fatalf("no snapshot is being installed: %+v", h.node.Status())
+	}
+	// Silence; n1 elects n3.
+	accepted := paxos.Slot(0)
+	for range 1000 {
+		now += stepTime
+		h.node.Step(now, replog.Tick{})
+		for _, m := range settle() {
+			px := m.GetPaxos()
+			b := replog.DecodeBallot(px.GetBallot())
+			switch paxos.MessageKind(px.GetKind()) {
+			case paxos.MsgProbe:
+				receive(1, paxos.Message{Kind: paxos.MsgProbeReply, OK: true, Chosen: from, Sequence: px.Sequence})
+			case paxos.MsgPrepare:
+				receive(1, paxos.Message{Kind: paxos.MsgPromise, OK: true, Ballot: b, Promised: b, Slot: paxos.Slot(px.Slot), Chosen: from})
+			case paxos.MsgAccept:
+				accepted = max(accepted, paxos.Slot(px.Entries[len(px.Entries)-1].Slot))
+			case paxos.MsgHeartbeat:
+				if install != nil && accepted > last {
+					// The disk is done while n3 leads, its slots still open.
+					if h.node.Status().Applied != from {
+						t.Fatal("n3 has chosen alone")
+					}
+					h.must(h.storage.InstallSnapshot(install.Meta, install.Promised, install.Entries))
+					h.node.Step(now, replog.SnapshotInstalled{Meta: install.Meta})
+					h.node.Take(now)
+					if h.sm.slot != from {
+						t.Fatal("a leader's state was replaced")
+					}
+					install = nil
+				}
+				if install == nil {
+					receive(1, paxos.Message{Kind: paxos.MsgAccepted, OK: true, Ballot: b, Promised: b, Slot: accepted, Chosen: from})
+				}
+				receive(1, paxos.Message{Kind: paxos.MsgHeartbeatAck, OK: true, Ballot: b, Promised: b, Sequence: px.Sequence, Chosen: from})
+			}
+		}
+		if h.sm.slot > last {
+			break
+		}
+	}
+	if h.sm.slot <= last || h.sm.count != 4 {
+		t.Fatalf("n3 does not go on: slot %d of %d, %d commands\n%+v", h.sm.slot, last, h.sm.count, h.node.Status())
+	}
+	if s := h.node.Status(); s.SnapshotSlot != last || s.Paxos.First != last+1 {
+		t.Fatalf("the snapshot is forgotten: %+v", s)
+	}
+}
