@@ -1,1 +1,127 @@
+// Package replog is the durable replicated log: a Paxos replica (package
+// paxos) with a disk, peers and a state machine around it.
+//
+// Node is the part that decides, a pure state machine: paxos, the bookkeeping
+// of log and snapshots, and the applying of what is chosen. Storage is the
+// disk, Peers the network; both are shells that decide nothing. api.go has the
+// types between them.
+//
+// # On disk
+//
+//	identity                      cell, replica, incarnation, cell identity; text, with a checksum
+//	LOCK                          held (flock) by the process that has the directory open; its pid
+//	log/0000000000000001.seg      segments of the log, numbered without a gap
+//	snap/0000000000050000.snap    snapshots, named by the last slot applied in them
+//	snap/incoming.part            a snapshot that is being received
+//	snap/*.snap.damaged           one that did not verify and was put aside
+//	torn/*.torn                   copies of torn tails that were cut, the last few
+//	*.tmp                         files that are not finished; removed at the next start
+//
+// Every file appears under its name only when it is complete and durable:
+// temporary name, content, fsync, rename, fsync of the directory. The identity
+// is made last, so a first start that is interrupted simply begins again.
+//
+// # Frames
+//
+// Everything checksummed is a frame. Numbers are little-endian; a frame begins
+// at a multiple of 8 and is padded with zeros to one.
+//
+//	0        4        8        12   13     16                24
+//	+--------+--------+--------+----+------+-----------------+---------+------+
+//	| "LkF1" | crc32c | length |type| zero |    sequence     | payload | zero |
+//	+--------+--------+--------+----+------+-----------------+---------+------+
+//
+//	length    of the payload
+//	type      1 log record, 2 segment header, 3 snapshot head, 4 piece of a
+//	          snapshot, 5 end of a snapshot
+//	sequence  log record: number of the flush it belongs to;
+//	          snapshot: number of the frame in the file
+//	crc32c    Castagnoli, of: what the file is (incarnation and segment number),
+//	          the frame's offset in the file, and all from length to the end of
+//	          the padding. So bytes that were written elsewhere, or by another
+//	          life of the replica, are never valid where they are found.
+//
+// # Segments
+//
+//	0         4096      8192                                     size
+//	+---------+---------+--------+--------+--------+-- -- --------+
+//	| mark 0  | mark 1  | header | record | record |    zeros     |
+//	+---------+---------+--------+--------+--------+-- -- --------+
+//
+//	mark:  0          8        12     16       24       32       40
+//	       +----------+--------+------+--------+--------+--------+
+//	       |"lckdmark"| crc32c | zero | flush  | start  |  end   |
+//	       +----------+--------+------+--------+--------+--------+
+//
+// A segment is preallocated with zeros, 64 MiB unless a record needs more. Its
+// header (pb.SegmentHeader) makes it readable alone: format, whose it is, the
+// promise, configuration and chosen index in force when it was made, its own
+// size, and where the records of the segment before it end. A record
+// (pb.LogRecord) holds a promise, a chosen index, and entries; the last record
+// of a slot counts. A long record is divided, its chosen index stands in the
+// last piece.
+//
+// A flush is all that was appended since the last one. It ends with its mark:
+// its number and where it begins and ends, written into one of the two marks
+// by turns, and made durable by the same fdatasync as the records. A segment
+// is flushed to its end before the next one is made, so only the last one can
+// have an unfinished flush.
+//
+// # Torn, damaged, doubtful
+//
+// At a start the records are read to the first bytes that are none. In a
+// segment that is not the last, that must be where the next one's header says
+// it is. In the last one:
+//
+//	bad bytes before the start of the newest marked flush    damaged
+//	bad bytes within the newest marked flush                 doubtful
+//	bad bytes behind it, then records of a later flush       damaged
+//	other bad bytes behind it                                torn
+//	the file is shorter than its header says                 damaged
+//	the header, or both marks, are unreadable                damaged
+//
+// Torn bytes belong to a flush that was never acknowledged: without its mark
+// Sync had not returned. They are copied, overwritten with zeros, and that is
+// made durable before anything is written there again. Damaged means that what
+// was made durable is gone, and perhaps a vote with it; such a replica must not
+// go on as the one it was, and Open refuses. Doubtful is either: a power cut
+// that kept the mark and not the records, or a bad sector; one replica alone
+// cannot tell, and Open refuses as well (DamagedError.Doubtful). If the process
+// alone dies, and the machine goes on, nothing is ever doubtful.
+//
+// What Open finds may have been in the page cache only; it makes it durable
+// before it returns. It checks everything before it changes anything.
+//
+// What this cannot find: the loss of the whole last segment, or of a whole old
+// directory put in the place of the new one.
+//
+// # Snapshots
+//
+//	0            8
+//	+------------+------+-------+-------+-- -- --+-----+
+//	| "lckdsnap" | head | piece | piece |        | end |
+//	+------------+------+-------+-------+-- -- --+-----+
+//
+// The head is pb.SnapshotMeta, the pieces of 256 KiB make one zstd stream, the
+// end (pb.SnapshotTrailer) counts pieces and bytes. The file depends on nothing
+// of the replica that wrote it and is handed to others as it is. The newest two
+// are kept (and one more while a peer is fetching it), and the log from the
+// older one on, so that if the newest does not verify, the older one and the log
+// give the same state. If every slot known to be chosen cannot be had from a
+// good snapshot and the log, Open refuses.
+//
+// Installing a received snapshot: it is verified, decoded and durable under its
+// name; a new segment is begun whose first record repeats promise, chosen index
+// and the accepted entries above the snapshot; when that is durable under its
+// name, older segments are removed, oldest first, each durably before the next.
+// So at every point there is a snapshot and a row of segments without a gap
+// that belong together.
+//
+// # Failures of the disk
+//
+// The first write or fsync of the log that fails is the last: every later call
+// gives the same error, and the replica stops. An fsync is never repeated, for
+// the kernel may have dropped the pages and call the next one a success. A
+// snapshot that cannot be written is no such failure; the one before it and the
+// log are still there.
 package replog
