@@ -102,7 +102,7 @@ func (s *Store) request(c *pb.Command) *pb.Result {
 			return s.repeat(c)
 		}
 	}
-	s.acknowledge(c.Session, c.AckedEvent, min(c.LowestUnanswered, c.Number))
+	s.acknowledge(c.Session, c.AckedEvent, c.LowestUnanswered)
 	x, _ = s.session(c.Session)
 	if !again && c.Number-x.lowest >= WindowMax {
 		r := refuse(pb.Code_LIMIT, "%d results wait for the client, the limit of a session: not executed, repeat with a higher lowest_unanswered", WindowMax)

@@ -294,8 +294,13 @@ func (m *model) create(session uint64, c *pb.Create) mResult {
 	}
 	seq := 0
 	if c.Sequential {
-		seq = m.nodes[mParent(path)].nextSeq
-		path = fmt.Sprintf("%s%010d", path, seq)
+		base := path
+		for seq = m.nodes[mParent(base)].nextSeq; ; seq++ {
+			path = fmt.Sprintf("%s%010d", base, seq)
+			if _, taken := m.nodes[path]; !taken {
+				break
+			}
+		}
 	}
 	if _, ok := m.nodes[path]; ok {
 		return mResult{code: pb.Code_EXISTS}

@@ -15,9 +15,10 @@ type script struct {
 	sessions []uint64
 	next     map[uint64]uint64
 	cell     int64
+	stale    []*pb.TimerRef // of an earlier state
 }
 
-var scriptPaths = []string{"/a", "/a/b", "/a/b/c", "/c", "/c/x", "/c/y", "/a-", "/e"}
+var scriptPaths = []string{"/a", "/a/b", "/a/b/c", "/c", "/c/x", "/c/y", "/a-", "/c/q0000000001"}
 
 // dice is an even choice from 0 to 99; rapid's own integers lean to the small.
 var dice = rapid.Custom(func(t *rapid.T) int {
@@ -50,7 +51,7 @@ func (g *script) create() *pb.Create {
 	}
 	if g.chance(20) {
 		c.Sequential = true
-		c.Path = pick(g, "/a/", "/c/q", "/s", "/")
+		c.Path = pick(g, "/a/", "/c/q", "/c/q", "/")
 	}
 	if g.chance(3) {
 		c.Path, c.Sequential = "/a//b", false
@@ -150,10 +151,14 @@ func (g *script) command(s *Store) *pb.Command {
 		for _, d := range s.NextDue(4) {
 			t.Due = append(t.Due, d.Ref)
 		}
-		if len(t.Due) > 0 && g.chance(50) {
-			g.cell = max(g.cell, t.Due[0].DueAt)
+		if len(t.Due) > 0 && g.chance(60) {
+			g.cell = max(g.cell, pick(g, t.Due...).DueAt)
 			c.CellTime = g.cell
 		}
+		if g.chance(30) {
+			t.Due = append(t.Due, g.stale...)
+		}
+		g.stale = append(g.stale[:min(len(g.stale), 8)], t.Due...)
 		c.Op = &pb.Command_Timers{Timers: t}
 	case k < 27:
 		c.Op = &pb.Command_Clock{Clock: &pb.Clock{}}

@@ -1,0 +1,67 @@
+package store
+
+import (
+	"errors"
+	"slices"
+	"strings"
+	"testing"
+)
+
+func TestCheckPath(t *testing.T) {
+	good := []string{"/", "/a", "/a/b", "/a b", "/é", "/...", "/.a", "/" + strings.Repeat("x", NameMax)}
+	for _, p := range good {
+		if err := CheckPath(p); err != nil {
+			t.Errorf("%q: %v", p, err)
+		}
+	}
+	bad := map[string]string{
+		"": "empty", "a": "start", "//": "ends", "/a/": "ends", "/a//b": "two slashes", "/.": "is .", "/a/../b": "is ..",
+		"/a\x00": "U+0000", "/a\n": "U+000A", "/\x7f": "U+007F", "/\u0085": "U+0085", "/\xff": "UTF-8",
+		"/" + strings.Repeat("x", NameMax+1): "limit", strings.Repeat("/abc", PathMax/4+1): "limit",
+	}
+	for p, reason := range bad {
+		err := CheckPath(p)
+		var typed *PathError
+		if !errors.As(err, &typed) || !strings.Contains(err.Error(), reason) {
+			t.Errorf("%q: %v, want %q", p, err, reason)
+		}
+	}
+}
+
+func TestPathOrderPutsNodesBeforeWhatIsBelow(t *testing.T) {
+	want := []string{"/", "/a", "/a/b", "/a/b/c", "/a/c", "/a-", "/a-/x", "/a0", "/b"}
+	got := slices.Clone(want)
+	slices.Reverse(got)
+	slices.SortFunc(got, comparePaths)
+	if !slices.Equal(got, want) {
+		t.Fatalf("%q", got)
+	}
+	if below("/a-", "/a") || !below("/a/b", "/a") || !below("/a", "/a") || !below("/a", "/") {
+		t.Fatal("below")
+	}
+}
+
+func TestChecksumIsTheDocumentedOne(t *testing.T) {
+	if got := Checksum([]byte("123456789")); got != 0x995DC9BBDF1939FA {
+		t.Fatalf("%x", got)
+	}
+	if Checksum(nil) != 0 {
+		t.Fatal("no content")
+	}
+}
+
+func TestRevisionFloor(t *testing.T) {
+	const hour = 3_600_000
+	const start = 1_735_689_600_000 // 2025-01-01
+	for _, x := range []struct {
+		wall      int64
+		old, want uint64
+	}{
+		{start + 10*hour, 0, 10 << 40}, {0, 0, 1 << 40}, {start + 10*hour, 10<<40 + 5, 11 << 40},
+		{start + 10*hour, 99 << 40, 100 << 40}, {1 << 62, 0, (1<<23 - 1) << 40},
+	} {
+		if got := RevisionFloor(x.wall, x.old); got != x.want {
+			t.Errorf("%d, %d: %x, want %x", x.wall, x.old, got, x.want)
+		}
+	}
+}
