@@ -58,13 +58,11 @@ refuse a fence smaller than the largest it has seen.
 Exit code: that of CMD (128+N after signal N, 127 not found, 126 not
 executable); 110 lock not acquired, 111 lock lost, 112 service unavailable,
 113 usage. A signal while it still waits for the lock: 128+N.`,
-		Args: func(cmd *cobra.Command, args []string) error {
-			switch dash := cmd.ArgsLenAtDash(); {
-			case len(args) == 0:
+		Args: func(_ *cobra.Command, args []string) error {
+			switch {
+			case len(args) == 0 || args[0] == "":
 				return errors.New("which lock? Give a PATH")
-			case dash >= 0 && dash != 1:
-				return errors.New("give one PATH before --")
-			case len(args) < 2:
+			case len(guarded(args)) == 0 || guarded(args)[0] == "":
 				return errors.New("which command? Give it behind the PATH: lock PATH -- CMD ARGS")
 			}
 			return nil
@@ -79,7 +77,7 @@ executable); 110 lock not acquired, 111 lock lost, 112 service unavailable,
 			if err := fl.check(); err != nil {
 				return err
 			}
-			return a.lock(fl, args[0], args[1:])
+			return a.lock(fl, args[0], guarded(args))
 		},
 	}
 	f := c.Flags()
@@ -93,6 +91,15 @@ executable); 110 lock not acquired, 111 lock lost, 112 service unavailable,
 	f.BoolVarP(&fl.quiet, "quiet", "q", false, "do not say who holds the lock while waiting")
 	f.StringVar(&fl.name, "name", "", "name shown to others (default: CMD)")
 	return c
+}
+
+// guarded is the command behind PATH and, if it is there, "--".
+func guarded(args []string) []string {
+	args = args[1:]
+	if len(args) > 0 && args[0] == "--" {
+		args = args[1:]
+	}
+	return args
 }
 
 // check refuses what cannot work, and chooses the stopping time: a quarter of

@@ -32,8 +32,9 @@ func orEmpty[T any](s []T) []T {
 
 // table aligns columns.
 type table struct {
-	b strings.Builder
-	w *tabwriter.Writer
+	b       strings.Builder
+	w       *tabwriter.Writer
+	columns int // every row is filled up to this: a short one would end the columns
 }
 
 func newTable(head ...string) *table {
@@ -45,6 +46,7 @@ func newTable(head ...string) *table {
 			cells[i] = h
 		}
 		t.row(cells...)
+		t.columns = len(head)
 	}
 	return t
 }
@@ -56,6 +58,9 @@ func (t *table) row(cells ...any) {
 			_, _ = t.w.Write([]byte{'\t'})
 		}
 		_, _ = t.w.Write([]byte(quoteName(fmt.Sprint(c))))
+	}
+	for i := len(cells); i < t.columns; i++ {
+		_, _ = t.w.Write([]byte{'\t'})
 	}
 	_, _ = t.w.Write([]byte{'\n'})
 }
