@@ -16,8 +16,9 @@ type OSFS struct {
 }
 
 var (
-	_ FS     = (*OSFS)(nil)
-	_ Locker = (*OSFS)(nil)
+	_ FS         = (*OSFS)(nil)
+	_ Locker     = (*OSFS)(nil)
+	_ Background = (*OSFS)(nil)
 )
 
 // NewOSFS makes the directory if it is not there (readable by the owner only).
@@ -133,6 +134,9 @@ func syncPath(path string) (err error) {
 	return d.Sync()
 }
 
+// Background implements Background. The log waits for what it has begun.
+func (o *OSFS) Background(work func()) { go work() }
+
 // Lock implements Locker: the lock is on the file LOCK, goes with the process
 // however it ends, and the file tells its pid.
 func (o *OSFS) Lock() (release func() error, err error) {
@@ -165,6 +169,9 @@ func readPID(f *os.File) int {
 	}
 	return pid
 }
+
+// preallocateSync is how many bytes of zeros are written between two syncs.
+const preallocateSync = 8 << 20
 
 // osFile is an open file.
 type osFile struct {
@@ -205,6 +212,12 @@ func (f *osFile) Preallocate(size int64) error {
 			return err
 		}
 		have += n
+		// A flush of the log that runs beside must not wait for all of this.
+		if have%preallocateSync == 0 {
+			if err := f.Sync(); err != nil {
+				return err
+			}
+		}
 	}
 	return nil
 }

@@ -408,7 +408,7 @@ func (s *Storage) Close() error {
 	defer s.log.writing.Unlock()
 	s.snaps.saving.Lock()
 	defer s.snaps.saving.Unlock()
-	err := errors.Join(s.snaps.close(), s.log.close())
+	err := errors.Join(s.snaps.close(), s.log.dropNext(), s.log.close())
 	if s.release != nil {
 		err = errors.Join(err, s.release())
 		s.release = nil

@@ -2,7 +2,11 @@ package replog_test
 
 import (
 	"fmt"
+	"os"
+	"path/filepath"
 	"testing"
+
+	"go.uber.org/goleak"
 
 	"github.com/seed70370324/lockd/paxos"
 	"github.com/seed70370324/lockd/replog"
@@ -118,4 +122,29 @@ func BenchmarkAppend(b *testing.B) {
 	if err := o.Storage.Close(); err != nil {
 		b.Fatal(err)
 	}
+}
+
+// Segments prepared beside the writing are used, and none is left behind.
+func TestPreparedSegments(t *testing.T) {
+	defer goleak.VerifyNone(t)
+	dir := t.TempDir()
+	o := openOS(t, dir, 64<<10)
+	write(t, o.Storage, 1, 200, 1500)
+	must(t, o.Storage.Close())
+	names, err := os.ReadDir(filepath.Join(dir, "log"))
+	must(t, err)
+	for _, n := range names {
+		if filepath.Ext(n.Name()) != ".seg" {
+			t.Errorf("%s was left", n.Name())
+		}
+	}
+	if len(names) < 5 {
+		t.Errorf("only %d segments", len(names))
+	}
+	o = openOS(t, dir, 64<<10)
+	wantSlots(t, o, 200)
+	if len(o.Notes) > 0 {
+		t.Errorf("notes %q", o.Notes)
+	}
+	must(t, o.Storage.Close())
 }

@@ -68,6 +68,7 @@ type wal struct {
 	dirty    bool   // something was written since the last flush
 	markSlot int    // which of the two marks is to be written next
 	facts    facts
+	next     *preparation // of the next segment; nil while there is none
 
 	cutting sync.Mutex // one at a time removes segments
 
@@ -235,6 +236,7 @@ func (w *wal) write() error {
 	if cap(w.buf) > 2*maxRecordPayload {
 		w.buf = nil
 	}
+	w.prepareNext()
 	return nil
 }
 
@@ -334,7 +336,7 @@ func (w *wal) create(h *pb.SegmentHeader, room int64, first *paxos.Record) (*seg
 		s.end += int64(len(frame))
 	}
 	temp := segmentName(s.number) + tempSuffix
-	if s.file, err = w.fs.Create(temp); err != nil {
+	if s.file, err = w.takeFile(s.number); err != nil {
 		return nil, nil, err
 	}
 	if err := w.fill(s, append(header, body...), h.Flush); err != nil {
