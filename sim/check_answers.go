@@ -81,6 +81,10 @@ func (h *history) answerRead(k *call) {
 		w.fail("answers", "call %d of %s read revision %d, which the cell has not reached", k.id, k.c.name, r.GetRevision())
 		return
 	}
+	if k.kind == opCheck {
+		h.know(r.GetRevision())
+		return // checkedSequencer looks at it
+	}
 	v := h.versionAt(k.path, r.GetRevision())
 	node := r.GetNode()
 	exists := r.GetCode() == storepb.Code_OK

@@ -45,7 +45,11 @@ func (h *history) takeLocks(m *storepb.Command, result *storepb.Result, changes 
 			}
 		}
 		if c.Kind == store.ChangeSessionEvent && c.Event.GetCode() != storepb.Code_GRANTED {
-			h.queue(c.Event.GetPath()).drop(request{c.Session, c.Event.GetTicket()})
+			r := request{c.Session, c.Event.GetTicket()}
+			h.queue(c.Event.GetPath()).drop(r)
+			if c.Event.GetCode() == storepb.Code_LOST {
+				h.taken[r] = true
+			}
 		}
 	}
 	for i := range changes {

@@ -1,8 +1,11 @@
 package sim
 
 import (
+	"errors"
+
 	"github.com/seed70370324/lockd/paxos"
 	"github.com/seed70370324/lockd/replog"
+	"github.com/seed70370324/lockd/replog/faultfs"
 	"github.com/seed70370324/lockd/replog/pb"
 )
 
@@ -39,8 +42,9 @@ func (d *disk) take(e *replog.Effects) {
 	if e.SetFounded != 0 {
 		identity := e.SetFounded
 		d.queue = append(d.queue, diskJob{act: func() {
-			d.must("write the identity", d.p.storage.SetFounded(identity))
-			d.p.identity = identity
+			if d.must("write the identity", d.p.storage.SetFounded(identity)) {
+				d.p.identity = identity
+			}
 		}})
 	}
 	if s := e.InstallSnapshot; s != nil {
@@ -103,10 +107,13 @@ func (d *disk) next() {
 		d.later(0, func() { d.flushDone(batch) })
 		return
 	}
-	d.must("append", d.p.storage.Append(records))
+	if !d.must("append", d.p.storage.Append(records)) {
+		return
+	}
 	d.later(d.latency(), func() {
-		d.must("flush", d.p.storage.Sync())
-		d.flushDone(batch)
+		if d.must("flush", d.p.storage.Sync()) {
+			d.flushDone(batch)
+		}
 	})
 }
 
@@ -150,7 +157,10 @@ func (d *disk) latency() int64 {
 }
 
 func (d *disk) install(s *replog.InstallSnapshot) {
-	d.must("install a snapshot", d.p.storage.InstallSnapshot(s.Meta, s.Promised, s.Entries))
+	if !d.must("install a snapshot", d.p.storage.InstallSnapshot(s.Meta, s.Promised, s.Entries)) {
+		return
+	}
+	d.p.w.counts.installs++
 	if w := d.p.w; w.telling() {
 		w.tell(d.p.name, "has installed the snapshot of slot %d", s.Meta.GetSlot())
 	}
@@ -163,14 +173,19 @@ func (d *disk) takeBeside(e *replog.Effects) {
 	for _, r := range e.DiskRead {
 		d.later(d.latency(), func() {
 			entries, trimmed, err := p.storage.Read(r.From, int(r.Limit), paxos.Slot(p.rep.Metrics().Chosen))
-			d.must("read the log", err)
+			if !d.must("read the log", err) {
+				return
+			}
 			p.post(replog.ReadDone{To: r.To, Entries: entries, Trimmed: trimmed})
 		})
 	}
 	if s := e.SaveSnapshot; s != nil {
 		d.later(d.latency()*3, func() {
 			err := p.storage.SaveSnapshot(s.Meta, s.Snapshot)
-			d.must("save a snapshot", err)
+			if !d.must("save a snapshot", err) {
+				return
+			}
+			p.w.counts.snapshots++
 			if p.w.telling() {
 				p.w.tell(p.name, "has saved a snapshot of slot %d", s.Meta.GetSlot())
 			}
@@ -205,17 +220,35 @@ func (d *disk) nextBeside() {
 
 func (d *disk) receive(c *pb.SnapshotChunk) {
 	meta, state, err := d.p.storage.ReceiveSnapshot(c)
+	if isDiskFault(err) && !d.must("receive a snapshot", err) {
+		return
+	}
 	if d.p.w.telling() {
 		d.p.w.tell(d.p.name, "has received a piece of the snapshot of slot %d (last %v, error %v)", c.GetSlot(), c.GetLast(), err)
 	}
 	d.p.post(replog.SnapshotReceived{Meta: meta, State: state, Err: err})
 }
 
-// must ends the run: the simulated disk does not fail, so neither may this.
-func (d *disk) must(what string, err error) {
-	if err != nil {
+// must reports whether the disk did what it was asked for. After a fault of
+// the disk the process stops, as the daemon does; any other error is a bug.
+func (d *disk) must(what string, err error) bool {
+	switch {
+	case err == nil:
+		return true
+	case isDiskFault(err):
+		d.p.powerGone = true
+		d.p.w.crashAndRestart(d.p, "its disk failed to "+what)
+	default:
 		d.p.w.fail("disk", "%s cannot %s: %v", d.p.name, what, err)
 	}
+	return false
+}
+
+// errDisk is the error of a failing disk.
+var errDisk = errors.New("input/output error")
+
+func isDiskFault(err error) bool {
+	return errors.Is(err, faultfs.ErrStopped) || errors.Is(err, errDisk)
 }
 
 // crash loses what was not flushed.

@@ -1,6 +1,9 @@
 package sim
 
-import "github.com/seed70370324/lockd/lockd/replica"
+import (
+	"github.com/seed70370324/lockd/lockd/replica"
+	"github.com/seed70370324/lockd/replog/faultfs"
+)
 
 // startFaults begins the faults that the plan has.
 func (w *World) startFaults() {
@@ -15,6 +18,7 @@ func (w *World) startFaults() {
 		{w.plan.clientCrashEvery, w.faultClientCrash},
 		{w.plan.resetEvery, w.faultReset},
 		{w.plan.handoverEvery, w.faultHandOver},
+		{w.plan.diskEvery, w.faultDisk},
 	} {
 		if f.every > 0 {
 			w.nextFault(w.plan.calm, f.every, f.do)
@@ -111,15 +115,11 @@ func (w *World) faultPause() {
 func (w *World) faultClientPause() {
 	c := pick(w.faultRandom, w.clients)
 	d := w.faultRandom.skewed(50*millisecond, 9*second)
+	if w.faultRandom.chance(400_000) {
+		d = w.faultRandom.between(1500*millisecond, 6*second) // beyond a lease
+	}
 	w.trace.add(w.now, "pause", uint64(c.index))
-	w.tell(c.name, "is frozen for %s", tellTime(d))
-	c.pause()
-	w.after(d, func() {
-		if w.faulty {
-			w.tell(c.name, "thaws")
-			c.resume()
-		}
-	})
+	c.freezeAfter(0, d)
 }
 
 func (w *World) faultClientCrash() {
@@ -156,6 +156,25 @@ func (w *World) faultReset() {
 		server = w.faultRandom.below(6 * second)
 	}
 	c.conn.breakUp("reset", client, server)
+}
+
+// faultDisk makes a disk fail, or the power go, in the middle of what it does
+// next: not between two operations of the log, but within one.
+func (w *World) faultDisk() {
+	p := w.target()
+	if !p.up {
+		return
+	}
+	w.trace.add(w.now, "disk fault", uint64(p.index))
+	if w.faultRandom.chance(300_000) {
+		op := pick(w.faultRandom, []faultfs.Op{faultfs.Sync, faultfs.Write, faultfs.SyncDir, faultfs.Rename, faultfs.Create})
+		w.tell(p.name, "its disk will fail a %v", op)
+		p.fs.Fail(op, 1, errDisk)
+		return
+	}
+	n := w.faultRandom.skewed(0, 30)
+	w.tell(p.name, "its power will go after %d operations of the disk", n)
+	p.fs.StopAfter(int(n))
 }
 
 // faultHandOver stops the master in order, as SIGTERM does.
@@ -266,6 +285,10 @@ func (w *World) heal() {
 	for _, p := range w.replicas {
 		for p.pauses > 0 {
 			p.resume()
+		}
+		p.fs.StopAfter(-1)
+		for _, op := range []faultfs.Op{faultfs.Sync, faultfs.Write, faultfs.SyncDir, faultfs.Rename, faultfs.Create} {
+			p.fs.Fail(op, 0, nil)
 		}
 		if !p.up && p.refused == nil {
 			w.restartLater(p, w.faultRandom.below(200*millisecond))

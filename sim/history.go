@@ -23,6 +23,7 @@ type history struct {
 	created  map[uint64]string // token of a sequential create: its path
 	owners   map[string]uint64 // ephemeral nodes
 	queues   map[string]*lockQueue
+	taken    map[request]bool // tickets whose lock was taken away
 
 	answered uint64 // highest revision that any client has had an answer of
 	revision uint64 // behind the newest applied entry
@@ -67,7 +68,7 @@ type owner struct {
 
 func newHistory(w *World) *history {
 	return &history{w: w, requests: map[request]*applied{}, sessions: map[uint64]*session{}, nodes: map[string][]version{},
-		created: map[uint64]string{}, owners: map[string]uint64{}, queues: map[string]*lockQueue{}}
+		created: map[uint64]string{}, owners: map[string]uint64{}, queues: map[string]*lockQueue{}, taken: map[request]bool{}}
 }
 
 // observer is told by one replica, in one of its lives, what it applies.

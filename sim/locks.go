@@ -4,6 +4,8 @@ import (
 	"time"
 
 	"github.com/seed70370324/lockd/client/machine"
+	"github.com/seed70370324/lockd/internal/sequencer"
+	wirepb "github.com/seed70370324/lockd/internal/wire/pb"
 	storepb "github.com/seed70370324/lockd/store/pb"
 )
 
@@ -16,6 +18,8 @@ type hold struct {
 	path     string
 	shared   bool
 	fence    uint64
+	ticket   request
+	sequence string // its sequencer
 	since    int64
 	stop     int64         // how long the work may go on once it is told to stop
 	deadline time.Duration // on the client's clock, 0 unknown
@@ -62,6 +66,9 @@ func (c *client) acquired(k *call) {
 		return
 	}
 	h := &hold{c: c, life: c.life, id: k.id, path: k.path, shared: k.shared, fence: g.GetFence(), since: w.now, stop: k.stop}
+	h.ticket = request{c.session, g.GetTicket()}
+	h.sequence = sequencer.Make(sequencer.S{Shared: h.shared, Fence: g.GetFence(), Generation: g.GetLockGeneration(),
+		Instance: g.GetInstance(), Cell: w.cellIdentity(), Path: h.path})
 	w.checkExclusion(h)
 	c.holds = append(c.holds, h)
 	w.held[h.path] = append(w.held[h.path], h)
@@ -72,6 +79,27 @@ func (c *client) acquired(k *call) {
 		span = 0
 	}
 	c.later(span, func() { c.giveBack(h) })
+	if w.faulty && w.faultRandom.chance(w.plan.freezeHolder) {
+		c.freezeAfter(w.faultRandom.skewed(0, 300*millisecond), w.faultRandom.between(500*millisecond, 6*second))
+	}
+}
+
+// freezeAfter freezes the program for a while.
+func (c *client) freezeAfter(wait, d int64) {
+	w := c.w
+	w.after(wait, func() {
+		if !w.faulty {
+			return
+		}
+		w.tell(c.name, "is frozen for %s", tellTime(d))
+		c.pause()
+		w.after(d, func() {
+			if w.faulty {
+				w.tell(c.name, "thaws")
+				c.resume()
+			}
+		})
+	})
 }
 
 // work writes to the guarded service now and then while the lock is held.
@@ -83,8 +111,32 @@ func (c *client) work(h *hold) {
 		}
 		c.checkDeadline(h)
 		w.after(w.latency(), func() { w.guarded(h) })
+		if w.workRandom.chance(100_000) && !w.winding {
+			c.checkSequencer(h)
+		}
 		c.work(h)
 	})
+}
+
+// checkSequencer asks whether the sequencer of a held lock is valid.
+func (c *client) checkSequencer(h *hold) {
+	k := &call{kind: opCheck, path: h.path, lock: h}
+	c.start(k)
+	c.step(machine.Read{ID: k.id, Read: &wirepb.Read{Op: &wirepb.Read_Check{Check: &wirepb.CheckSequencer{Sequencer: h.sequence}}}})
+}
+
+// checkedSequencer: while a lock is held its sequencer is valid, unless the
+// lock was taken away and the holder is about to hear of it.
+func (w *World) checkedSequencer(k *call) {
+	h := k.lock
+	check := k.read.GetCheck()
+	if check == nil || h.ended || h.lost || h.c.paused() || w.history.taken[h.ticket] {
+		return
+	}
+	w.counts.checked++
+	if !check.GetValid() {
+		w.fail("exclusion", "%s holds %s and its sequencer %s is not valid: %s", h.c.name, h.path, h.sequence, check.GetReason())
+	}
 }
 
 // guarded is a write that reaches the guarded service.

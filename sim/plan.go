@@ -36,12 +36,14 @@ type plan struct {
 
 	// Faults that come and go: mean time between two of a kind, 0 for never.
 	crashEvery, partitionEvery, pauseEvery, clientPauseEvery int64
-	clientCrashEvery, resetEvery, handoverEvery              int64
+	clientCrashEvery, resetEvery, handoverEvery, diskEvery   int64
 	// Faults aimed at a moment, in ppm of those moments: a crash just after a
 	// promise or a vote has left.
 	crashAtPromise, crashAtVote int64
-	quickRestart                bool // down times of milliseconds
-	powerCut                    bool // now and then all crash at once
+	quickRestart                bool  // down times of milliseconds
+	crashInOpen                 int64 // ppm of the starts at which the power goes again
+	freezeHolder                int64 // ppm of the grants at which the holder is frozen at some time
+	powerCut                    bool  // now and then all crash at once
 
 	// Log and snapshots.
 	snapshotSlots int
@@ -79,7 +81,7 @@ func drawPlan(s *stream) plan {
 	}
 	p.clients = int(s.between(3, 8))
 	p.work = s.between(8, 22) * second
-	p.calm = 1500 * millisecond
+	p.calm = pick(s, []int64{50, 1500}) * millisecond
 	p.latencyLo = pick(s, []int64{30, 200, 1000}) * microsecond
 	p.latencyHi = p.latencyLo * s.between(2, 8)
 	p.flushLo = pick(s, []int64{50, 500, 3000}) * microsecond
@@ -131,10 +133,19 @@ func (p *plan) drawProcessFaults(s *stream) {
 	if s.chance(200_000) {
 		p.crashAtVote = pick(s, []int64{500, 5_000, 20_000})
 	}
+	if s.chance(250_000) {
+		p.crashInOpen = 250_000
+	}
+	if s.chance(250_000) {
+		p.diskEvery = s.between(800, 6000) * millisecond
+	}
+	if s.chance(300_000) {
+		p.freezeHolder = pick(s, []int64{20_000, 150_000})
+	}
 	p.quickRestart = s.chance(500_000)
 	p.powerCut = s.chance(150_000)
-	if s.chance(350_000) {
-		p.pauseEvery = s.between(1000, 8000) * millisecond
+	if s.chance(400_000) {
+		p.pauseEvery = s.between(600, 6000) * millisecond
 	}
 	if s.chance(350_000) {
 		p.clientPauseEvery = s.between(1500, 8000) * millisecond

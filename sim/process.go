@@ -48,6 +48,7 @@ type process struct {
 	lastTick  time.Duration
 	frozen    []func() // ends of disk work that came during a pause
 	torn      bool     // what is on the disk may be doubtful
+	powerGone bool     // the next crash takes the power too
 	disk      disk
 	connected []bool // by index: the connection to that replica stands
 	conns     map[replica.ConnID]*conn
@@ -78,6 +79,9 @@ func (p *process) start() {
 	p.connected = make([]bool, len(w.replicas))
 	p.conns, p.connOrder = map[replica.ConnID]*conn{}, nil
 	p.disk = disk{p: p}
+	if w.faulty && w.faultRandom.chance(w.plan.crashInOpen) {
+		p.fs.StopAfter(int(w.faultRandom.below(12)))
+	}
 	opened, err := replog.Open(replog.StorageOptions{
 		FS: p.fs, Cell: cellName, Replica: p.name, SegmentBytes: w.plan.segmentBytes,
 		Decode: replica.DecodeSnapshot, NewIncarnation: func() uint64 { return w.diskRandom.uint64()>>1 | 1 },
@@ -115,6 +119,13 @@ func (p *process) start() {
 // spared, and demands of the others only that they say what is wrong.
 func (p *process) refuse(err error) {
 	w := p.w
+	if isDiskFault(err) {
+		w.tell(p.name, "the power goes while it starts")
+		p.powerGone = true
+		p.crashDisk()
+		w.restartLater(p, w.downTime())
+		return
+	}
 	var damaged *replog.DamagedError
 	if !errors.As(err, &damaged) || !w.plan.tearing {
 		w.fail("start", "%s cannot open its own data: %v", p.name, err)
@@ -298,8 +309,10 @@ func (p *process) crashDisk() {
 		}
 	}
 	rng := rand.New(w.diskRandom.pcg)
+	power := p.powerGone
+	p.powerGone = false
 	switch kind := w.diskRandom.below(10); {
-	case kind < 2:
+	case kind < 2 && !power:
 		p.fs = p.fs.Kill()
 	case kind < 5 || !w.plan.tearing:
 		p.fs = p.fs.CrashLost()

@@ -46,6 +46,10 @@ func (c *client) watch(k *call) {
 	c.w.trace.add(c.w.now, "watch", uint64(c.index), uint64(a.id), uint64(a.scope))
 	c.w.tell(c.name, "watch %d: %s %v", a.id, a.path, int(a.scope))
 	c.step(machine.Watch{ID: a.id, Watch: &wirepb.Watch{Path: a.path, Scope: a.scope}})
+	if s.chance(300_000) {
+		c.later(s.skewed(0, 3*second), func() { c.step(machine.Pause{ID: a.id}) })
+		c.later(3*second+s.skewed(0, 2*second), func() { c.step(machine.Resume{ID: a.id}) })
+	}
 }
 
 func (c *client) endWatch() {

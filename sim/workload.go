@@ -28,19 +28,22 @@ const (
 	opShared
 	opTry
 	opWatch
+	opBreak // an operator takes a lock away
+	opForce // deletes a lock's node in spite of its holders
+	opCheck // is the sequencer of a held lock valid
 	opClose // end the session
 	opRelease
 	opKinds
 )
 
 var opNames = [opKinds]string{"put", "get", "stale get", "swap", "create", "delete", "sequential", "ephemeral",
-	"count", "multi", "lock", "shared lock", "try lock", "watch", "close", "release"}
+	"count", "multi", "lock", "shared lock", "try lock", "watch", "break", "force delete", "check", "close", "release"}
 
 func (k opKind) String() string { return opNames[k] }
 
 // opWeights say how often a client does what, before a plan changes them.
 var opWeights = [opKinds]int64{opPut: 10, opGet: 12, opStale: 3, opSwap: 6, opCreate: 3, opDelete: 4,
-	opSequential: 4, opEphemeral: 3, opCount: 5, opMulti: 3, opLock: 9, opShared: 6, opTry: 3, opWatch: 2, opClose: 1}
+	opSequential: 4, opEphemeral: 3, opCount: 5, opMulti: 3, opLock: 9, opShared: 6, opTry: 3, opWatch: 2, opBreak: 1, opForce: 1, opClose: 1}
 
 // call is one call of an application, from its start to its answer.
 type call struct {
@@ -121,7 +124,7 @@ func (c *client) act() {
 	default:
 		c.command(k)
 	}
-	if kind != opWatch && w.workRandom.chance(40_000) {
+	if kind != opWatch && w.workRandom.chance(60_000) {
 		c.giveUpAfter(k, w.workRandom.skewed(1, 1500*millisecond))
 	}
 }
@@ -198,6 +201,16 @@ func (c *client) command(k *call) {
 		k.path = fmt.Sprintf("/e/%s-%d", c.name, w.workRandom.below(3))
 		m.Op = &storepb.Command_Create{Create: &storepb.Create{Path: k.path, Kind: storepb.NodeKind_EPHEMERAL,
 			Data: data, HasData: true, Parents: true}}
+	case opBreak:
+		k.token = 0
+		k.path = lockPath(w.workRandom.below(int64(w.plan.load.locks)))
+		w.counts.breaks++
+		m.Op = &storepb.Command_BreakLock{BreakLock: &storepb.Break{Path: k.path, Fence: w.history.queue(k.path).fence}}
+	case opForce:
+		k.token = 0
+		k.path = lockPath(w.workRandom.below(int64(w.plan.load.locks)))
+		w.counts.breaks++
+		m.Op = &storepb.Command_Delete{Delete: &storepb.Delete{Path: k.path, Force: true, Recursive: true}}
 	case opMulti:
 		k.path = "/m/a"
 		put := func(path string) *storepb.MultiOp {
@@ -279,6 +292,8 @@ func (c *client) done(d machine.Done) {
 		c.acquired(k)
 	case opRelease:
 		c.released(k)
+	case opCheck:
+		w.checkedSequencer(k)
 	case opCount:
 		if k.read != nil && !k.cancel && !c.ending && !w.winding {
 			c.countOn(k)

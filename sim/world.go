@@ -48,6 +48,7 @@ type counts struct {
 	grants, lost, zombies, fenced                 int
 	expired, expiredPaused                        int
 	crashes, partitions, pauses, masters, refused int
+	snapshots, installs, breaks, checked          int
 }
 
 // Failure is a broken property.
@@ -92,6 +93,16 @@ func newWorld(seed uint64) *World {
 		w.clients = append(w.clients, c)
 	}
 	return w
+}
+
+// cellIdentity is the cell's, once it is founded.
+func (w *World) cellIdentity() uint64 {
+	for _, p := range w.replicas {
+		if p.identity != 0 {
+			return p.identity
+		}
+	}
+	return 0
 }
 
 func (w *World) drawClock() clock {
