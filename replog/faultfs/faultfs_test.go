@@ -1,0 +1,268 @@
+package faultfs
+
+import (
+	"bytes"
+	"errors"
+	"io/fs"
+	"maps"
+	"math/rand/v2"
+	"slices"
+	"testing"
+
+	"pgregory.net/rapid"
+
+	"github.com/seed70370324/lockd/replog"
+)
+
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func create(t testing.TB, f *FS, name string) replog.File {
+	t.Helper()
+	h, err := f.Create(name)
+	must(t, err)
+	return h
+}
+
+func put(t testing.TB, h replog.File, off int64, data string) {
+	t.Helper()
+	_, err := h.WriteAt([]byte(data), off)
+	must(t, err)
+}
+
+// content gives a file's content, "-" if it is not there.
+func contentOf(t testing.TB, f *FS, name string) string {
+	t.Helper()
+	b, err := f.ReadFile(name)
+	if errors.Is(err, fs.ErrNotExist) {
+		return "-"
+	}
+	must(t, err)
+	return string(b)
+}
+
+func TestWhatIsNotSyncedIsLost(t *testing.T) {
+	f := New()
+	h := create(t, f, "a")
+	put(t, h, 0, "content")
+	must(t, h.Sync())
+	if got := contentOf(t, f.CrashLost(), "a"); got != "-" {
+		t.Errorf("the name was not synced, and is there: %q", got)
+	}
+	must(t, f.SyncDir(""))
+	put(t, h, 0, "CONTENT and more")
+	if got := contentOf(t, f.CrashLost(), "a"); got != "content" {
+		t.Errorf("after the crash: %q", got)
+	}
+	if got := contentOf(t, f.Kill().CrashLost(), "a"); got != "content" {
+		t.Errorf("after the end of the process and a crash: %q", got)
+	}
+	if got := contentOf(t, f.Kill(), "a"); got != "CONTENT and more" {
+		t.Errorf("after the end of the process: %q", got)
+	}
+	must(t, h.Truncate(3))
+	must(t, h.Preallocate(6))
+	if got := contentOf(t, f, "a"); got != "CON\x00\x00\x00" {
+		t.Errorf("cut and made longer: %q", got)
+	}
+	must(t, h.Sync())
+	if got := contentOf(t, f.CrashLost(), "a"); got != "CON\x00\x00\x00" {
+		t.Errorf("the same after a crash: %q", got)
+	}
+}
+
+func TestNamesThatAreNotSyncedAreLost(t *testing.T) {
+	f := New()
+	must(t, f.MkdirAll("d"))
+	must(t, f.SyncDir(""))
+	h := create(t, f, "d/old")
+	put(t, h, 0, "x")
+	must(t, h.Sync())
+	must(t, f.SyncDir("d"))
+	must(t, f.Rename("d/old", "d/new"))
+	if names, _ := f.List("d"); !slices.Equal(names, []string{"new"}) {
+		t.Errorf("names %q", names)
+	}
+	if got := contentOf(t, f.CrashLost(), "d/old"); got != "x" {
+		t.Errorf("the rename was lost, but the old name is not there: %q", got)
+	}
+	must(t, f.SyncDir("d"))
+	must(t, f.Remove("d/new"))
+	if got := contentOf(t, f.CrashLost(), "d/new"); got != "x" {
+		t.Errorf("the removal was lost, but the name is not there: %q", got)
+	}
+	if _, err := f.Open("d/new"); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("removed: %v", err)
+	}
+}
+
+// A random crash keeps, of every sector, some state that it was in since the
+// last sync, and the same random source gives the same crash.
+func TestCrashKeepsAStateOfEachSector(t *testing.T) {
+	lost, kept, between := 0, 0, 0
+	rapid.Check(t, func(t *rapid.T) {
+		f := New()
+		h, err := f.Create("a")
+		if err != nil || h.Preallocate(4*sectorBytes) != nil || h.Sync() != nil || f.SyncDir("") != nil {
+			t.Fatal("setting up")
+		}
+		states := [][]byte{make([]byte, 4*sectorBytes)}
+		synced := 0
+		for i := range rapid.IntRange(1, 6).Draw(t, "writes") {
+			from := rapid.IntRange(0, 4*sectorBytes-1).Draw(t, "from")
+			to := rapid.IntRange(from, 4*sectorBytes).Draw(t, "to")
+			data := bytes.Repeat([]byte{byte(i + 1)}, to-from)
+			if _, err := h.WriteAt(data, int64(from)); err != nil {
+				t.Fatal(err)
+			}
+			next := slices.Clone(states[len(states)-1])
+			copy(next[from:], data)
+			states = append(states, next)
+			if rapid.IntRange(0, 3).Draw(t, "sync") == 0 {
+				if err := h.Sync(); err != nil {
+					t.Fatal(err)
+				}
+				synced = len(states) - 1
+			}
+		}
+		seed := rapid.Uint64().Draw(t, "seed")
+		for _, crash := range []func(*rand.Rand) *FS{f.Crash, f.CrashOrdered} {
+			after, err := crash(rand.New(rand.NewPCG(seed, 1))).ReadFile("a")
+			if err != nil {
+				t.Fatal(err)
+			}
+			again, _ := crash(rand.New(rand.NewPCG(seed, 1))).ReadFile("a")
+			if !bytes.Equal(after, again) {
+				t.Fatal("the same random source gave another crash")
+			}
+			for s := range 4 {
+				sector := after[s*sectorBytes:][:sectorBytes]
+				is := func(state []byte) bool { return bytes.Equal(sector, state[s*sectorBytes:][:sectorBytes]) }
+				i := slices.IndexFunc(states[synced:], is)
+				switch {
+				case i < 0:
+					t.Fatalf("sector %d is in a state in which it never was", s)
+				case i == 0:
+					lost++
+				case is(states[len(states)-1]):
+					kept++
+				default:
+					between++
+				}
+			}
+		}
+	})
+	if lost == 0 || kept == 0 || between == 0 {
+		t.Errorf("%d sectors lost, %d kept, %d in between: the crashes are not random", lost, kept, between)
+	}
+}
+
+// An ordered crash keeps no write without all of those before it.
+func TestOrderedCrash(t *testing.T) {
+	seen := map[string]bool{}
+	for seed := range uint64(200) {
+		f := New()
+		h := create(t, f, "a")
+		must(t, h.Preallocate(3*blockBytes))
+		must(t, h.Sync())
+		must(t, f.SyncDir(""))
+		for i := range int64(3) {
+			put(t, h, i*blockBytes, "x")
+		}
+		must(t, f.MkdirAll("d"))
+		must(t, f.MkdirAll("e"))
+		after := f.CrashOrdered(rand.New(rand.NewPCG(seed, 2)))
+		content := contentOf(t, after, "a")
+		state := ""
+		for i := range 3 {
+			if content[i*blockBytes] == 'x' {
+				state += "x"
+			} else {
+				state += "-"
+			}
+		}
+		_, d := after.root.seen["d"]
+		_, e := after.root.seen["e"]
+		if e && !d {
+			t.Error("a name is there without the one before it")
+		}
+		seen[state] = true
+	}
+	if got := slices.Sorted(maps.Keys(seen)); !slices.Equal(got, []string{"---", "x--", "xx-", "xxx"}) {
+		t.Errorf("states %q", got)
+	}
+}
+
+func TestFailedSyncLosesForGood(t *testing.T) {
+	f := New()
+	h := create(t, f, "a")
+	must(t, f.SyncDir(""))
+	put(t, h, 0, "one")
+	broken := errors.New("broken")
+	f.Fail(Sync, 1, broken)
+	if err := h.Sync(); !errors.Is(err, broken) {
+		t.Fatalf("%v", err)
+	}
+	must(t, h.Sync())
+	if contentOf(t, f, "a") != "one" || contentOf(t, f.CrashLost(), "a") == "one" {
+		t.Error("a sync that says yes after one that failed must bring nothing back")
+	}
+}
+
+func TestFaults(t *testing.T) {
+	f := New()
+	h := create(t, f, "a")
+	f.Limit(10)
+	put(t, h, 0, "0123456789")
+	if n, err := h.WriteAt([]byte("abc"), 8); n != 2 || !errors.Is(err, ErrNoSpace) {
+		t.Errorf("on a full disk: %d, %v", n, err)
+	}
+	must(t, f.Remove("a"))
+	h = create(t, f, "b")
+	put(t, h, 0, "0123456789")
+	must(t, h.Sync())
+	must(t, f.SyncDir(""))
+	must(t, f.Flip("b", 0, 0))
+	if got := contentOf(t, f.CrashLost(), "b"); got != "1123456789" {
+		t.Errorf("flipped: %q", got)
+	}
+	ops := f.Ops()
+	f.StopAfter(1)
+	must(t, h.Sync())
+	if err := h.Sync(); !errors.Is(err, ErrStopped) {
+		t.Errorf("stopped: %v", err)
+	}
+	if f.Ops() != ops+1 {
+		t.Errorf("%d operations counted", f.Ops()-ops)
+	}
+	release, err := f.Lock()
+	must(t, err)
+	var inUse *replog.InUseError
+	if _, err := f.Lock(); !errors.As(err, &inUse) {
+		t.Errorf("locked twice: %v", err)
+	}
+	must(t, release())
+	if _, err := f.Lock(); err != nil {
+		t.Errorf("after the release: %v", err)
+	}
+}
+
+func BenchmarkCrash(b *testing.B) {
+	f := New()
+	h := create(b, f, "a")
+	must(b, h.Preallocate(64<<20))
+	for i := range int64(1000) {
+		put(b, h, i*1000, string(make([]byte, 1000)))
+	}
+	must(b, h.Sync())
+	must(b, f.SyncDir(""))
+	put(b, h, 1_000_000, "unsynced")
+	rng := rand.New(rand.NewPCG(1, 1))
+	for b.Loop() {
+		f.Crash(rng)
+	}
+}
