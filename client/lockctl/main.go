@@ -111,7 +111,8 @@ func exitCode(err error) int {
 	case errors.Is(err, client.ErrNotFound):
 		return codeNotFound
 	case errors.Is(err, client.ErrExists), errors.Is(err, client.ErrConflict), errors.Is(err, client.ErrNotEmpty),
-		errors.Is(err, client.ErrLocked), errors.Is(err, client.ErrEphemeralParent), errors.Is(err, client.ErrHeld):
+		errors.Is(err, client.ErrLocked), errors.Is(err, client.ErrEphemeralParent), errors.Is(err, client.ErrHeld),
+		errors.Is(err, client.ErrLost):
 		return codeCondition
 	case errors.Is(err, client.ErrUnavailable), errors.Is(err, client.ErrExpired), errors.Is(err, client.ErrWrongCell),
 		errors.Is(err, context.DeadlineExceeded):
@@ -152,9 +153,7 @@ Endpoints come from --endpoints or LOCKCTL_ENDPOINTS, by default those of
 	root.AddCommand(a.statusCmd(), a.createCmd(), a.putCmd(), a.getCmd(), a.lsCmd(), a.statCmd(), a.rmCmd(),
 		a.watchCmd(), a.lockCmd(), a.locksCmd(), a.whyCmd(), a.breakCmd(), a.sessionsCmd(), a.sequencerCmd(),
 		a.benchCmd(), a.demoCmd(), demoWorkerCmd())
-	for _, c := range root.Commands() {
-		wrapArgs(c)
-	}
+	wrapArgs(root)
 	return root
 }
 

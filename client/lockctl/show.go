@@ -13,6 +13,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/seed70370324/lockd/client"
+	"github.com/seed70370324/lockd/internal/sequencer"
 )
 
 // holderRow and waiterRow are holders and waiters in JSON.
@@ -427,6 +428,9 @@ is still held. Exit code 0 if so, 5 if not.`,
 			js, err := a.json()
 			if err != nil {
 				return err
+			}
+			if _, err := sequencer.Parse(args[0]); err != nil {
+				return usagef("sequencer check: %w", err)
 			}
 			return a.withReader(cmd.Context(), true, func(ctx context.Context, r *client.Reader) error {
 				err := r.Check(ctx, args[0])

@@ -1,0 +1,293 @@
+package e2e
+
+import (
+	"bufio"
+	"bytes"
+	"encoding/json"
+	"errors"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/seed70370324/lockd/client"
+)
+
+// ctl runs lockctl against the cell and returns its exit code and output.
+func (c *cell) ctl(stdin string, args ...string) (code int, stdout, stderr string) {
+	c.t.Helper()
+	cmd := c.ctlCommand(args...)
+	var out, errs bytes.Buffer
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = strings.NewReader(stdin), &out, &errs
+	return exitCode(c.t, cmd.Run()), out.String(), errs.String()
+}
+
+func (c *cell) ctlCommand(args ...string) *exec.Cmd {
+	cmd := exec.Command(program("lockctl"), args...)
+	cmd.Env = append(os.Environ(), "LOCKCTL_ENDPOINTS="+strings.Join(c.clients(), ","))
+	return cmd
+}
+
+func exitCode(t *testing.T, err error) int {
+	t.Helper()
+	if err == nil {
+		return 0
+	}
+	var exit *exec.ExitError
+	if !errors.As(err, &exit) {
+		t.Fatal(err)
+	}
+	return exit.ExitCode()
+}
+
+// TestLockctl walks through the commands: what they print, what they complain
+// about and how they exit. The rows build on one another.
+func TestLockctl(t *testing.T) {
+	c := startCell(t, 1)
+	big := strings.Repeat("x", client.DataMax+1)
+	full := strings.Repeat("y", client.DataMax)
+	dir := t.TempDir()
+	file := filepath.Join(dir, "content")
+	if err := os.WriteFile(file, []byte("from a file"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, row := range []struct {
+		stdin  string
+		args   string // split at blanks; "_" in it stands for nothing
+		code   int
+		stdout string // contained; "=" in front: the whole of it
+		stderr string // contained
+	}{
+		// files
+		{args: "create /a hello", stdout: "=/a\n"},
+		{args: "create /a again", code: 4, stderr: "create /a: node exists already"},
+		{args: "get /a", stdout: "=hello"},
+		{args: "put /a world", stdout: "=generation 2\n"},
+		{args: "put /a swapped --if-generation 2", stdout: "=generation 3\n"},
+		{args: "put /a late --if-generation 2", code: 4, stderr: "condition does not hold"},
+		{args: "put /a x --if-generation two", code: 2, stderr: "is not a number"},
+		{args: "put /new x --if-generation 0", stdout: "=generation 1\n"},
+		{args: "put /new x --if-generation 0", code: 4, stderr: "condition does not hold"},
+		{stdin: "from stdin", args: "put /b", stdout: "=generation 1\n"},
+		{args: "get /b", stdout: "=from stdin"},
+		{args: "put /b --file " + file, stdout: "=generation 2\n"},
+		{args: "get /b", stdout: "=from a file"},
+		{args: "put /b --file " + file + "-not-there", code: 1, stderr: "no such file"},
+		{args: "put /b x --file " + file, code: 2, stderr: "not both"},
+		{stdin: full, args: "put /full -", stdout: "=generation 1\n"},
+		{args: "get /full", stdout: "=" + full},
+		{stdin: big, args: "put /big", code: 2, stderr: "over 1048576 bytes (1 MiB)"},
+		{args: "get /big", code: 3, stderr: "no such node"},
+		{args: "create /q", stdout: "=/q\n"},
+		{args: "create /q/ --sequential", stdout: "=/q/0000000000\n"},
+		{args: "create /q/item- --sequential", stdout: "=/q/item-0000000001\n"},
+		{args: "create /x/y/z -p", stdout: "=/x/y/z\n"},
+		{args: "create /no/parent", code: 3, stderr: "no such node"},
+		{args: "create /e --ephemeral --container", code: 2, stderr: "not both"},
+		{args: "ls /q", stdout: "=0000000000\nitem-0000000001\n"},
+		{args: "ls -l /q", stdout: "item-0000000001  permanent"},
+		{args: "ls /not-there", code: 3, stderr: "no such node"},
+		{args: "stat /a", stdout: "content generation  3"},
+		{args: "-o json stat /a", stdout: `"content_generation": "3"`},
+		{args: "-o yaml stat /a", code: 2, stderr: `unknown output "yaml"`},
+		{args: "rm /q", code: 4, stderr: "rm -r deletes what is below it too"},
+		{args: "rm -r /q"},
+		{args: "rm /q", code: 3, stderr: "no such node"},
+		// paths
+		{args: "get a", code: 2, stderr: "malformed path"},
+		{args: "get /a/../b", code: 2, stderr: "malformed path"},
+		{args: "get /a//b", code: 2, stderr: "malformed path"},
+		{args: "get /a/", code: 2, stderr: "malformed path"},
+		{args: "put /a/./b x", code: 2, stderr: "malformed path"},
+		{args: "rm /", code: 2, stderr: "/"},
+		// the command line
+		{args: "get", code: 2, stderr: "usage: lockctl get PATH"},
+		{args: "get /a /b", code: 2, stderr: "usage: lockctl get PATH"},
+		{args: "frobnicate", code: 2, stderr: `unknown command "frobnicate"`},
+		{args: "get --colour /a", code: 2, stderr: "unknown flag: --colour"},
+		{args: "get /a --timeout soon", code: 2, stderr: "invalid argument"},
+		{args: "bench", code: 2, stderr: "usage: lockctl bench"},
+		{args: "bench fly", code: 2, stderr: `invalid argument "fly"`},
+		{args: "bench write --clients 0", code: 2, stderr: "--clients 0"},
+		{args: "get /a --cell other", code: 6, stderr: "other"},
+		{args: "get /a --endpoints 127.0.0.1:1 --timeout 300ms", code: 6, stderr: "connection refused"},
+		{args: "get /a --endpoints _", code: 2, stderr: "no endpoints"},
+		{args: "status --endpoints 127.0.0.1:1", code: 6, stderr: "connection refused"},
+		{args: "status", stdout: "master"},
+		{args: "-o json status", stdout: `"role": "master"`},
+		{args: "--version", stdout: "lockctl "},
+		// locks
+		{args: "why /free", stdout: "=/free is free\nnobody waits\n"},
+		{args: "locks", stdout: "LOCK"},
+		{args: "lock /l -- sh -c exit\x007", code: 7},
+		{args: "lock /l true"},
+		{args: "lock /l -- sh -c kill\x00-TERM\x00$$", code: 128 + 15},
+		{args: "lock /l -- not-a-command", code: 127, stderr: "not-a-command"},
+		{args: "lock /l -- " + file, code: 126, stderr: "permission denied"},
+		{args: "lock /l -- sh -c echo\x00$LOCKD_FENCE:$LOCKD_SEQUENCER", stdout: ":lockd1:X:"},
+		{args: "ls /l", code: 3}, // the container has gone with its last use
+		{args: "lock", code: 113, stderr: "Give a PATH"},
+		{args: "lock /l", code: 113, stderr: "which command?"},
+		{args: "lock /l --", code: 113, stderr: "which command?"},
+		{args: "lock --frob /l -- true", code: 113, stderr: "unknown flag"},
+		{args: "lock --try --wait 1s /l -- true", code: 113, stderr: "not both"},
+		{args: "lock --lease 10ms /l -- true", code: 113, stderr: "--lease"},
+		{args: "lock --lock-delay 61s /l -- true", code: 113, stderr: "between 0 and 60s"},
+		{args: "lock --lease 2s --lock-delay 0 --stop 5s /l -- true", code: 113, stderr: "--stop"},
+		{args: "lock /a/../l -- true", code: 113, stderr: "malformed path"},
+		{args: "lock --endpoints 127.0.0.1:1 --timeout 300ms /l -- true", code: 112, stderr: "connection refused"},
+		{args: "break /l", code: 2, stderr: "--fence N is needed"},
+		{args: "break /l --fence 12", code: 4},
+		{args: "sequencer check nonsense", code: 2, stderr: "sequencer"},
+		{args: "sessions", stdout: "SESSION"},
+		{args: "bench write read lock --clients 4 --duration 100ms", stdout: "lock      4"},
+		{args: "ls /lockctl-bench", code: 3}, // cleaned up
+	} {
+		var args []string
+		for _, a := range strings.Fields(row.args) {
+			if a == "_" {
+				a = ""
+			}
+			args = append(args, strings.ReplaceAll(a, "\x00", " "))
+		}
+		code, stdout, stderr := c.ctl(row.stdin, args...)
+		whole, exact := strings.CutPrefix(row.stdout, "=")
+		if code != row.code || (exact && stdout != whole) || !strings.Contains(stdout, strings.TrimPrefix(row.stdout, "=")) ||
+			!strings.Contains(stderr, row.stderr) {
+			t.Errorf("lockctl %q: exit %d, want %d\nstdout %.200q, want %.200q\nstderr %.300q, want %.200q",
+				row.args, code, row.code, stdout, row.stdout, stderr, row.stderr)
+		}
+		if strings.Contains(stderr, "goroutine ") {
+			t.Errorf("lockctl %q panicked:\n%s", row.args, stderr)
+		}
+	}
+}
+
+// holding starts lockctl lock and waits until its command runs.
+func (c *cell) holding(t *testing.T, args ...string) *exec.Cmd {
+	t.Helper()
+	cmd := c.ctlCommand(append([]string{"lock"}, args...)...)
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		_ = cmd.Process.Signal(syscall.SIGCONT)
+		_ = cmd.Process.Kill() // it may have ended
+	})
+	if _, err := bufio.NewReader(out).ReadString('\n'); err != nil {
+		t.Fatalf("the guarded command did not start: %v", err)
+	}
+	return cmd
+}
+
+// why is the lock as `lockctl -o json why` shows it.
+func (c *cell) why(path string) (l struct {
+	Holders []struct {
+		Client, Fence string
+		PID           int
+		Lost          bool
+	}
+	Waiters []struct {
+		Client string
+		Place  int
+	}
+}) {
+	c.t.Helper()
+	code, out, errs := c.ctl("", "-o", "json", "why", path)
+	if code != 0 {
+		c.t.Fatalf("why %s: exit %d: %s", path, code, errs)
+	}
+	if err := json.Unmarshal([]byte(out), &l); err != nil {
+		c.t.Fatalf("why %s: %v in %s", path, err, out)
+	}
+	return l
+}
+
+// TestLockWrapper tells the life of a lock held by commands: refused, waited
+// for, passed on with its signal, broken by an operator, lost with its holder.
+func TestLockWrapper(t *testing.T) {
+	c := startCell(t, 1)
+	run := []string{"--lease", "2s", "--lock-delay", "500ms"}
+	sleeper := append(run, "/job", "--", "sh", "-c", "echo started; exec sleep 600")
+
+	holder := c.holding(t, append([]string{"--name", "first"}, sleeper...)...)
+	if code, _, errs := c.ctl("", "lock", "--try", "/job", "--", "true"); code != 110 || !strings.Contains(errs, "held by first on") {
+		t.Errorf("--try of a held lock: exit %d, %s", code, errs)
+	}
+	if code, _, errs := c.ctl("", "lock", "--wait", "100ms", "/job", "--", "true"); code != 110 ||
+		!strings.Contains(errs, "place 1 in the queue") || !strings.Contains(errs, "not granted within") {
+		t.Errorf("--wait on a held lock: exit %d, %s", code, errs)
+	}
+	l := c.why("/job")
+	if len(l.Holders) != 1 || l.Holders[0].Client != "first" || l.Holders[0].PID != holder.Process.Pid || len(l.Waiters) != 0 {
+		t.Errorf("why shows %+v", l)
+	}
+	if code, _, errs := c.ctl("", "rm", "/job"); code != 4 || !strings.Contains(errs, "lockctl why /job") {
+		t.Errorf("rm of a held lock: exit %d, %s", code, errs)
+	}
+
+	// A waiter that is interrupted leaves the queue.
+	waiter := c.ctlCommand(append([]string{"lock"}, sleeper...)...)
+	if err := waiter.Start(); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "it waits", func() bool { return len(c.why("/job").Waiters) == 1 })
+	if err := waiter.Process.Signal(syscall.SIGINT); err != nil {
+		t.Fatal(err)
+	}
+	if code := exitCode(t, waiter.Wait()); code != 128+2 {
+		t.Errorf("a waiter that gets INT exits with %d", code)
+	}
+	eventually(t, "nobody waits", func() bool { return len(c.why("/job").Waiters) == 0 })
+
+	// Signals go to the command; its end releases the lock.
+	if err := holder.Process.Signal(syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	if code := exitCode(t, holder.Wait()); code != 128+15 {
+		t.Errorf("a holder that gets TERM exits with %d", code)
+	}
+	if l := c.why("/job"); len(l.Holders) != 0 {
+		t.Errorf("after the release: %+v", l)
+	}
+
+	// Broken by an operator: the command is stopped, the exit code says so.
+	holder = c.holding(t, sleeper...)
+	fence := c.why("/job").Holders[0].Fence
+	if code, _, errs := c.ctl("", "break", "/job", "--fence", fence); code != 0 {
+		t.Errorf("break: exit %d, %s", code, errs)
+	}
+	if code := exitCode(t, holder.Wait()); code != 111 {
+		t.Errorf("a holder whose lock is broken exits with %d", code)
+	}
+
+	// A holder that dies: the next one waits for lease and lock-delay, and gets
+	// a higher fence.
+	holder = c.holding(t, sleeper...)
+	old, err := strconv.ParseUint(c.why("/job").Holders[0].Fence, 10, 64)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := holder.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	began := time.Now()
+	code, out, errs := c.ctl("", "lock", "/job", "--", "sh", "-c", "echo $LOCKD_FENCE")
+	if code != 0 {
+		t.Fatalf("after the holder's death: exit %d, %s", code, errs)
+	}
+	if took := time.Since(began); took < 500*time.Millisecond {
+		t.Errorf("granted %v after the death of a holder with a lock-delay of 500 ms", took)
+	}
+	if now, err := strconv.ParseUint(strings.TrimSpace(out), 10, 64); err != nil || now <= old {
+		t.Errorf("fence %q is not higher than %d", out, old)
+	}
+}
