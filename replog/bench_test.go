@@ -4,6 +4,7 @@ import (
 	"testing"
 
 	"github.com/seed70370324/lockd/paxos"
+	"github.com/seed70370324/lockd/replog/faultfs"
 )
 
 // A follower 100,000 slots behind is served in pieces of 1 MiB.
@@ -50,4 +51,14 @@ func BenchmarkNewSegment(b *testing.B) {
 		must(b, o.Storage.InstallSnapshot(meta(slot), ballot, nil))
 	}
 	must(b, o.Storage.Close())
+}
+
+func BenchmarkSaveSnapshot(b *testing.B) {
+	st := open(b, faultfs.New()).Storage
+	slot := paxos.Slot(0)
+	b.ReportAllocs()
+	for b.Loop() {
+		slot++
+		must(b, st.SaveSnapshot(meta(slot), state{slot: slot, size: 10_000}))
+	}
 }
