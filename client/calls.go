@@ -200,14 +200,12 @@ func lockOutcome(ctx context.Context, op string, c *call, r machine.Done, held *
 	return nil, badReply(op, held.Path)
 }
 
-// release gives a lock back; then is called with the answer, on a goroutine of
-// the client, exactly once.
-func (d *driver) release(l *Lock, then func(*storepb.Result, error)) {
+// release gives a lock back; the answer goes to its releaseDone, unless the
+// loop stops before.
+func (d *driver) release(l *Lock) {
 	d.guard.remove(l)
-	c := &call{id: d.newID(), then: func(r machine.Done) { then(r.Result, r.Err) }}
-	if !d.post(message{event: machine.Release{ID: c.id, Lock: l.id}, call: c}) {
-		then(nil, d.err)
-	}
+	c := &call{id: d.newID(), then: func(r machine.Done) { l.releaseDone(r.Result, r.Err) }}
+	d.post(message{event: machine.Release{ID: c.id, Lock: l.id}, call: c})
 }
 
 // path checks the path of an operation.

@@ -15,7 +15,7 @@ import (
 //
 // The error is that of work. If the lock was lost before work returned, the
 // error is ErrLost too, even if work returned nil: what it did last may have
-// been done without the lock. Do waits for the release until ctx ends; if the
+// been done without the lock. Do waits for the release as Release does; if the
 // session ended before the release was answered, the error says so.
 func (s *Session) Do(ctx context.Context, path string, work func(context.Context, *Lock) error, options ...LockOption) (err error) {
 	l, err := s.d.lock(ctx, "do", path, options, nil)

@@ -38,7 +38,7 @@ type Lock struct {
 	deadline time.Duration // on the client's clock
 	over     error         // why it is not held any more; set once
 	released chan struct{} // closed when a release has been answered; nil before one began
-	result   error         // of the release
+	result   error         // of the release; ErrLost from its beginning if it was lost
 }
 
 // Path of the lock's node.
@@ -131,55 +131,73 @@ func (l *Lock) end(cause error) {
 }
 
 // Release gives the lock back, after all that it guarded has ended. It works
-// whatever has become of the lock's context; ctx only ends the wait: the
-// release is carried out all the same, as long as the session lives. Releasing
-// again waits for the same answer.
+// whatever has become of ctx and of the lock's context: ctx only ends the wait
+// for the answer, and not before two seconds, so that a program that is being
+// shut down gives its locks back before it exits. The release is carried out
+// all the same, as long as the session lives. Releasing again waits for the
+// same answer.
 //
-// The error is ErrLost if the lock had been lost before, ErrExpired or
-// ErrClosed if the session ended before the service answered (then the lock
-// goes on after its lock-delay), or wraps that of ctx.
+// The error is ErrLost if the lock had been lost before, also by the end of the
+// session; ErrExpired or ErrClosed if the session ended before the service
+// answered (then the lock goes on after its lock-delay); or it wraps that of
+// ctx.
 func (l *Lock) Release(ctx context.Context) error {
 	l.checkDeadline(clock.Now())
 	l.mu.Lock()
 	first := l.released == nil
 	if first {
 		l.released = make(chan struct{})
+		if errors.Is(l.over, ErrLost) {
+			l.result = l.over
+		}
 	}
 	released := l.released
-	var lost error
-	if l.over != nil {
-		lost = l.over
-	}
 	l.mu.Unlock()
 	if first {
 		l.end(ErrReleased)
-		l.d.release(l, func(r *storepb.Result, err error) {
-			switch {
-			case lost != nil && errors.Is(lost, ErrLost):
-				err = lost
-			case err != nil:
-				err = opError("release", l.path, err)
-			default:
-				err = resultError("release", l.path, r)
-			}
-			l.mu.Lock()
-			l.result = err
-			l.mu.Unlock()
-			close(released)
-		})
+		l.d.release(l)
 	}
-	select {
-	case <-released:
-	default:
+	patience := time.NewTimer(releasePatience)
+	defer patience.Stop()
+	ended := ctx.Done()
+	var late <-chan time.Time
+	for {
 		select {
 		case <-released:
-		case <-ctx.Done():
+			l.mu.Lock()
+			defer l.mu.Unlock()
+			return l.result
+		case <-l.d.stopped:
+			l.releaseDone(nil, l.d.err) // unless it was done before
+		case <-ended:
+			ended, late = nil, patience.C
+		case <-late:
 			return &Error{Op: "release", Path: l.path, Err: ctx.Err(), Detail: "it goes on in the background"}
 		}
 	}
+}
+
+// releasePatience is how long Release waits even if its context has ended.
+const releasePatience = 2 * time.Second
+
+// releaseDone takes the answer to the release; the first one counts.
+func (l *Lock) releaseDone(r *storepb.Result, err error) {
+	if err != nil {
+		err = opError("release", l.path, err)
+	} else {
+		err = resultError("release", l.path, r)
+	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.result
+	select {
+	case <-l.released:
+		return
+	default:
+	}
+	if l.result == nil {
+		l.result = err
+	}
+	close(l.released)
 }
 
 // Lock acquires the lock of path, exclusive unless Shared, creating what is

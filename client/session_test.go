@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -292,26 +293,16 @@ func TestExactlyOnceOverReconnects(t *testing.T) {
 	n := newNetwork()
 	s := c.dial(n.option())
 	ctx := within(t)
-	const writers, writes = 8, 60
-	var wg sync.WaitGroup
-	stop := make(chan struct{})
-	wg.Go(func() {
-		tick := time.NewTicker(15 * time.Millisecond)
-		defer tick.Stop()
-		for {
-			select {
-			case <-tick.C:
-				n.cut()
-			case <-stop:
-				return
-			}
-		}
-	})
+	const writers, writes = 8, 40
+	var count atomic.Int64
 	var work sync.WaitGroup
 	for w := range writers {
 		work.Go(func() {
 			path := fmt.Sprintf("/w%d", w)
 			for i := range writes {
+				if count.Add(1)%32 == 0 {
+					n.cut()
+				}
 				st, err := s.Put(ctx, path, fmt.Append(nil, i))
 				if err != nil || st.ContentGeneration != uint64(i+1) {
 					t.Errorf("write %d of %s: generation %d, %v", i+1, path, st.ContentGeneration, err)
@@ -321,8 +312,6 @@ func TestExactlyOnceOverReconnects(t *testing.T) {
 		})
 	}
 	work.Wait()
-	close(stop)
-	wg.Wait()
 	if s.State() != client.Live || s.Err() != nil {
 		t.Fatalf("session is %v: %v", s.State(), s.Err())
 	}
