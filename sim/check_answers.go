@@ -121,6 +121,20 @@ func (h *history) checkSeen(a *watch, path string, n seen) {
 	}
 }
 
+// checkOutcomes: what a client was told was not done was not done. An error
+// that leaves it open is ErrUnknownOutcome.
+func (h *history) checkOutcomes() {
+	for _, k := range h.calls {
+		switch k.kind {
+		case opPut, opSwap, opCreate, opSequential, opEphemeral:
+			if !mayHaveHappened(k) && k.result == nil && h.written[k.token] {
+				h.w.fail("exactly-once", "%s was told that its call %d (token %d) was not done (%v), but it was", k.c.name, k.id, k.token, k.failure)
+				return
+			}
+		}
+	}
+}
+
 // mayHaveHappened tells of a call with an error or without an answer: whether
 // it may have been executed.
 func mayHaveHappened(k *call) bool {

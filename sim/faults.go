@@ -37,6 +37,9 @@ func (w *World) nextFault(calm, every int64, do func()) {
 
 // downTime draws how long a crashed process stays away.
 func (w *World) downTime() int64 {
+	if w.plan.longDown && w.faultRandom.chance(300_000) {
+		return w.faultRandom.between(3*second, 9*second)
+	}
 	if w.plan.quickRestart {
 		return w.faultRandom.skewed(millisecond/2, 60*millisecond)
 	}

@@ -169,6 +169,7 @@ func (w *World) checkEnd() {
 			w.history.checkState(p, p.applied, p.rep.Store())
 		}
 	}
+	w.history.checkOutcomes()
 	if m := w.master(); m != nil {
 		w.history.checkCreated(m.rep.Store())
 	}

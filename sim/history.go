@@ -24,6 +24,7 @@ type history struct {
 	owners   map[string]uint64 // ephemeral nodes
 	queues   map[string]*lockQueue
 	taken    map[request]bool // tickets whose lock was taken away
+	written  map[uint64]bool  // tokens of writes that were executed
 
 	answered uint64 // highest revision that any client has had an answer of
 	revision uint64 // behind the newest applied entry
@@ -68,7 +69,7 @@ type owner struct {
 
 func newHistory(w *World) *history {
 	return &history{w: w, requests: map[request]*applied{}, sessions: map[uint64]*session{}, nodes: map[string][]version{},
-		created: map[uint64]string{}, owners: map[string]uint64{}, queues: map[string]*lockQueue{}, taken: map[request]bool{}}
+		created: map[uint64]string{}, owners: map[string]uint64{}, queues: map[string]*lockQueue{}, taken: map[request]bool{}, written: map[uint64]bool{}}
 }
 
 // observer is told by one replica, in one of its lives, what it applies.
@@ -205,6 +206,9 @@ func (h *history) takeRequest(m *storepb.Command, result *storepb.Result, effect
 		return
 	}
 	if first == nil {
+		if token := tokenOfCommand(m); result.GetCode() == storepb.Code_OK && m.GetPut().GetPath() != counterPath {
+			h.written[token] = true
+		}
 		h.requests[name] = &applied{result: proto.Clone(result).(*storepb.Result), at: h.w.now, token: tokenOfCommand(m)}
 		return
 	}
@@ -275,7 +279,7 @@ func (h *history) takeNode(c *store.Change, s *store.Store) {
 		h.w.fail("state", "the revision of %s went back from %d to %d", c.Path, old[len(old)-1].revision, v.revision)
 	}
 	h.nodes[c.Path] = append(old, v)
-	if c.Path == "/c/0" && v.exists {
+	if c.Path == counterPath && v.exists {
 		if v.token != h.counter+1 {
 			h.w.fail("exactly-once", "the counter went from %d to %d", h.counter, v.token)
 		}

@@ -40,6 +40,7 @@ type plan struct {
 	// Faults aimed at a moment, in ppm of those moments: a crash just after a
 	// promise or a vote has left.
 	crashAtPromise, crashAtVote int64
+	longDown                    bool  // or of many seconds: what is missed is trimmed meanwhile
 	quickRestart                bool  // down times of milliseconds
 	crashInOpen                 int64 // ppm of the starts at which the power goes again
 	freezeHolder                int64 // ppm of the grants at which the holder is frozen at some time
@@ -89,8 +90,8 @@ func drawPlan(s *stream) plan {
 	p.ordered = true
 	p.drawNetworkFaults(s)
 	p.drawProcessFaults(s)
-	p.snapshotSlots = int(pick(s, []int64{40, 150, 600, 50_000}))
-	p.trailSlots = int(pick(s, []int64{5, 50, 500}))
+	p.snapshotSlots = int(pick(s, []int64{20, 40, 150, 600, 50_000}))
+	p.trailSlots = int(pick(s, []int64{5, 5, 50, 500}))
 	p.segmentBytes = pick(s, []int64{64 << 10, 256 << 10, 1 << 20})
 	p.restartAtEnd = s.chance(400_000)
 	p.load = drawWorkload(s)
@@ -143,6 +144,7 @@ func (p *plan) drawProcessFaults(s *stream) {
 		p.freezeHolder = pick(s, []int64{20_000, 150_000})
 	}
 	p.quickRestart = s.chance(500_000)
+	p.longDown = s.chance(200_000)
 	p.powerCut = s.chance(150_000)
 	if s.chance(400_000) {
 		p.pauseEvery = s.between(600, 6000) * millisecond

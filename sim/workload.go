@@ -226,9 +226,12 @@ func (c *client) read(k *call, level wirepb.ReadLevel) {
 	c.step(machine.Read{ID: k.id, Read: &wirepb.Read{Level: level, Op: &wirepb.Read_Node{Node: &wirepb.ReadNode{Path: k.path}}}})
 }
 
+// counterPath is the node whose content is a number that everybody increments.
+const counterPath = "/c/0"
+
 // count reads the counter and then writes the next number, if nobody else has.
 func (c *client) count(k *call) {
-	k.path = "/c/0"
+	k.path = counterPath
 	c.start(k)
 	c.read(k, wirepb.ReadLevel_LINEARIZABLE)
 }
