@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"sync"
 	"syscall"
@@ -55,6 +56,10 @@ func (x exit) how() string {
 // failed start.
 const lasting = 10 * time.Second
 
+// localSegment is the size of the replicas' log files: small ones are made
+// quickly, so that a cell on a laptop serves at once.
+const localSegment = 16 << 20
+
 func newCell(f *localFlags, ms []member, dir string, stdout, stderr io.Writer) (*cell, error) {
 	self, err := os.Executable()
 	if err != nil {
@@ -94,7 +99,7 @@ func (c *cell) start(m member) error {
 	cmd := exec.Command(c.self,
 		"--name", m.name, "--cell", "local", "--data-dir", filepath.Join(c.dir, m.name),
 		"--listen-client", m.client, "--listen-peer", m.peer, "--listen-http", m.http,
-		"--initial-cluster", strings.Join(all, ","), "--log-level", c.logLevel, "--log-format", "text", "--exit-with-stdin")
+		"--initial-cluster", strings.Join(all, ","), "--segment-bytes", strconv.Itoa(localSegment), "--log-level", c.logLevel, "--log-format", "text", "--exit-with-stdin")
 	cmd.Env = childEnvironment(os.Environ())
 	cmd.SysProcAttr = childAttributes()
 	log, err := newChildLog(c.logFile(m.name), m.name, c.err)
@@ -203,6 +208,9 @@ func (c *cell) delay(ch *child) time.Duration {
 // close ends every replica that still runs: in order first, then by force. It
 // returns when no process is left.
 func (c *cell) close() {
+	for _, ch := range c.children {
+		ch.log.quiet() // that the others go is no news now
+	}
 	for _, ch := range c.children {
 		_ = ch.cmd.Process.Signal(syscall.SIGTERM) // an error: it has ended
 	}

@@ -17,6 +17,7 @@ type childLog struct {
 	term  *lines
 	rest  []byte // a line that is not complete yet
 	plain int    // lines in a row that are no log lines
+	calm  bool   // warnings stay in the file
 }
 
 const (
@@ -61,7 +62,8 @@ func (l *childLog) line(b []byte) {
 	}
 	if bytes.HasPrefix(b, []byte("time=")) {
 		l.plain = 0
-		if !bytes.Contains(b, []byte(" level=WARN ")) && !bytes.Contains(b, []byte(" level=ERROR ")) {
+		warning := bytes.Contains(b, []byte(" level=WARN ")) && !l.calm
+		if !warning && !bytes.Contains(b, []byte(" level=ERROR ")) {
 			return
 		}
 		if _, after, ok := bytes.Cut(b, []byte(" level=")); ok {
@@ -74,6 +76,13 @@ func (l *childLog) line(b []byte) {
 		return
 	}
 	l.term.printf("%s: %s\n", l.name, b)
+}
+
+// quiet leaves warnings to the file from now on.
+func (l *childLog) quiet() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.calm = true
 }
 
 // close ends the log after the child's last output.

@@ -108,15 +108,14 @@ func waitFor(ctx context.Context, s *server.Server, done <-chan error) error {
 }
 
 // stopSignals returns a context that ends with the first signal to stop; the
-// second one ends the process. Signals that were ignored when the process
-// started (nohup, a shell's background) stay so.
+// second one ends the process. A hang-up that was ignored when the process
+// started (nohup) stays so.
 func stopSignals() (context.Context, func()) {
 	ctx, cancel := context.WithCancel(context.Background())
 	signals := make(chan os.Signal, 2)
-	for _, s := range []os.Signal{syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP} {
-		if !signal.Ignored(s) {
-			signal.Notify(signals, s)
-		}
+	signal.Notify(signals, syscall.SIGTERM, syscall.SIGINT)
+	if !signal.Ignored(syscall.SIGHUP) {
+		signal.Notify(signals, syscall.SIGHUP)
 	}
 	quit, ended := make(chan struct{}), make(chan struct{})
 	go func() {

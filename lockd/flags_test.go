@@ -118,11 +118,18 @@ func TestChildLog(t *testing.T) {
 			t.Fatal(n, err)
 		}
 	}
+	l.quiet()
+	for _, part := range []string{"\ntime=4 level=WARN msg=calm\n", "time=5 level=ERROR msg=end\n", "last words"} {
+		all.WriteString(part)
+		if _, err := l.Write([]byte(part)); err != nil {
+			t.Fatal(err)
+		}
+	}
 	if err := l.close(); err != nil {
 		t.Fatal(err)
 	}
 	want := "n1: WARN msg=loud\nn1: panic: one\n" + strings.Repeat("n1: goroutine\n", plainMax-1) +
-		"n1: ... more in " + path + "\nn1: ERROR msg=error\nn1: no end of line\n"
+		"n1: ... more in " + path + "\nn1: ERROR msg=error\nn1: no end of line\nn1: ERROR msg=end\nn1: last words\n"
 	if term.String() != want {
 		t.Errorf("terminal got:\n%s\nwant:\n%s", term.String(), want)
 	}

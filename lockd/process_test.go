@@ -176,7 +176,7 @@ func TestStopBySignal(t *testing.T) {
 	args := alone(t, dir)
 	for _, s := range []syscall.Signal{syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP, syscall.SIGKILL, syscall.SIGTERM} {
 		p := launchLockd(t, nil, args...)
-		p.says("this replica is master")
+		p.says("became master")
 		p.signal(s)
 		code := p.exit()
 		if s == syscall.SIGKILL {
@@ -190,7 +190,7 @@ func TestStopBySignal(t *testing.T) {
 
 func TestStopWithStdin(t *testing.T) {
 	p := launchLockd(t, nil, alone(t, filepath.Join(t.TempDir(), "data"), "--exit-with-stdin")...)
-	p.says("this replica is master")
+	p.says("became master")
 	if err := p.stdin.Close(); err != nil {
 		t.Fatal(err)
 	}
@@ -203,7 +203,7 @@ func TestStartsThatCannotWork(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "data")
 	args := alone(t, dir, "--cell", "one", "--log-format", "json")
 	first := launchLockd(t, nil, args...)
-	first.says(`"msg":"this replica is master"`)
+	first.says(`"msg":"became master"`)
 	for _, tc := range []struct {
 		name string
 		env  []string
@@ -229,7 +229,7 @@ func TestStartsThatCannotWork(t *testing.T) {
 	}
 	t.Run("the rightful owner", func(t *testing.T) {
 		p := launchLockd(t, nil, args...)
-		p.says(`"msg":"this replica is master"`)
+		p.says(`"msg":"became master"`)
 	})
 }
 
@@ -249,7 +249,7 @@ func mustFail(t *testing.T, p *process, code int, want string) {
 
 func TestProfileIsWritten(t *testing.T) {
 	p := launchLockd(t, nil, alone(t, filepath.Join(t.TempDir(), "data"), "--profile", "mem")...)
-	p.says("this replica is master")
+	p.says("became master")
 	p.signal(syscall.SIGTERM)
 	if code := p.exit(); code != exitClean {
 		t.Fatalf("exit code %d", code)

@@ -53,7 +53,7 @@ type Config struct {
 type Limits struct {
 	MaxConnections int           // client connections, default 50,000
 	MaxFrame       int           // bytes in a client's frame, default 2 MiB
-	MaxPending     int           // bytes of one connection that wait for the loop, default 4 MiB
+	MaxPending     int           // bytes of one connection that wait for the loop, default 1 MiB
 	HelloTimeout   time.Duration // from connecting to the first message, default 10 s
 }
 
@@ -175,7 +175,7 @@ func (c Config) withDefaults() Config {
 	}
 	orInt(&c.Limits.MaxConnections, 50_000)
 	orInt(&c.Limits.MaxFrame, 2<<20)
-	orInt(&c.Limits.MaxPending, 4<<20)
+	orInt(&c.Limits.MaxPending, 1<<20)
 	if c.Limits.HelloTimeout == 0 {
 		c.Limits.HelloTimeout = 10 * time.Second
 	}

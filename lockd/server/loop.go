@@ -173,7 +173,8 @@ func (l *loop) queue(s *replica.ConnSend) {
 	l.door.send(conn, s.Message)
 }
 
-// setRole publishes a change of role and says it in the log.
+// setRole publishes a change of role. The replica itself notes when it begins
+// and ceases to be master; here it is said whom it follows.
 func (l *loop) setRole(old *replica.Role, role replica.Role) {
 	l.role.Store(&role)
 	select {
@@ -181,14 +182,11 @@ func (l *loop) setRole(old *replica.Role, role replica.Role) {
 	default:
 	}
 	switch {
-	case role.Master && !old.Master:
-		l.log.Info("this replica is master", "epoch", role.Epoch)
-	case !role.Master && old.Master:
-		l.log.Info("this replica is no longer master", "master", role.MasterName, "address", role.MasterAddress)
-	case role.MasterName != old.MasterName && role.MasterName != "":
+	case role.Master || role.MasterName == old.MasterName:
+	case role.MasterName != "":
 		l.log.Info("another replica is master", "master", role.MasterName, "address", role.MasterAddress)
-	case role.MasterName != old.MasterName:
-		l.log.Warn("no master is known", "before", old.MasterName)
+	default:
+		l.log.Info("no master is known", "before", old.MasterName)
 	}
 }
 
