@@ -16,6 +16,7 @@ type history struct {
 	chosen []paxos.Value
 	where  map[string]paxos.Slot // command -> slot it is chosen in
 	gone   map[string]bool       // commands reported as dropped
+	held   map[string]life       // commands given to a replica and in no record yet
 
 	leaders  map[paxos.Ballot]life                  // who led at a ballot
 	proposed map[paxos.Ballot]map[paxos.Slot]string // value sent for acceptance
@@ -47,6 +48,7 @@ func newHistory(n int) *history {
 	return &history{
 		where:    make(map[string]paxos.Slot),
 		gone:     make(map[string]bool),
+		held:     make(map[string]life),
 		leaders:  make(map[paxos.Ballot]life),
 		proposed: make(map[paxos.Ballot]map[paxos.Slot]string),
 		promised: make([]paxos.Ballot, n+1),
@@ -72,6 +74,23 @@ func (h *history) top() paxos.Slot { return paxos.Slot(len(h.chosen)) }
 // started notes a new life of a replica.
 func (h *history) started(n *node) { h.reached[n.id] = n.disk.snapshot }
 
+// given notes commands that a replica gets.
+func (h *history) given(n *node, commands [][]byte) {
+	for _, c := range commands {
+		h.held[string(c)] = life{n.id, n.boot}
+	}
+}
+
+// settled: once all is quiet no running replica sits on a command. It has
+// proposed it, or has said that it drops it.
+func (h *history) settled(c *cell) {
+	for cmd, l := range h.held {
+		if n := c.node(l.id); n.r != nil && n.boot == l.boot {
+			fail("replica %d was given %s, which it neither proposed nor dropped", l.id, cmd)
+		}
+	}
+}
+
 // asked notes a read, to judge its confirmation by.
 func (h *history) asked(c *cell, n *node, id uint64) {
 	h.reads[readKey{life{n.id, n.boot}, id}] = &readAsked{at: c.now, floor: h.top()}
@@ -96,6 +115,7 @@ func (h *history) took(c *cell, n *node, e *paxos.Effects) {
 			fail("replica %d drops %s, which is chosen in slot %d", n.id, d, s)
 		}
 		h.gone[string(d)] = true
+		delete(h.held, string(d))
 	}
 	for _, r := range e.Confirmed {
 		h.confirm(c, n, r)
@@ -114,7 +134,11 @@ func (h *history) keeps(n *node, r *paxos.Record) {
 		fail("replica %d promised %v and now writes %v: it forgot its promise", n.id, said, r.Promised)
 	}
 	for i := range r.Entries {
-		if e := &r.Entries[i]; !e.Chosen && e.Ballot.Less(said) {
+		e := &r.Entries[i]
+		for _, cmd := range e.Value.Commands {
+			delete(h.held, string(cmd))
+		}
+		if !e.Chosen && e.Ballot.Less(said) {
 			fail("replica %d promised %v and accepts slot %d at %v", n.id, said, e.Slot, e.Ballot)
 		}
 	}
@@ -211,6 +235,11 @@ func (h *history) installed(n *node, slot paxos.Slot) {
 // proposes one value in a slot.
 func (h *history) left(n *node, m *paxos.Message) {
 	switch m.Kind {
+	case paxos.MsgPrepare:
+		// Else a crash now would let it use the ballot a second time.
+		if n.disk.promised.Less(m.Ballot) {
+			fail("replica %d prepares %v before its own promise is on disk", n.id, m.Ballot)
+		}
 	case paxos.MsgPromise:
 		if m.OK && h.promised[n.id].Less(m.Ballot) {
 			h.promised[n.id] = m.Ballot

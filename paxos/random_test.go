@@ -15,7 +15,7 @@ import (
 
 var (
 	seedFlag  = flag.Uint64("seed", 0, "the one seed that TestSeeds is to run, with its transcript")
-	seedsFlag = flag.Uint64("seeds", 1500, "how many seeds TestSeeds runs")
+	seedsFlag = flag.Uint64("seeds", 500, "how many seeds TestSeeds runs")
 )
 
 // TestRapid looks for a schedule that breaks a promise, and makes it shorter.
@@ -61,7 +61,7 @@ func TestSeeds(t *testing.T) {
 
 // TestSameSeedSameRun: the same events give the same effects, to the byte.
 func TestSameSeedSameRun(t *testing.T) {
-	for seed := uint64(1); seed <= 40; seed++ {
+	for seed := uint64(1); seed <= 20; seed++ {
 		var out [2]string
 		for i := range out {
 			p := &player{believes: make(map[paxos.ReplicaID]string)}
@@ -124,14 +124,15 @@ func runSchedule(n int, choose func(n int) int, steps int, p *player) (err error
 	for _, nd := range s.c.nodes {
 		nd.slow = true
 	}
-	// Each run leaves out some kinds of fault: that leads to states which a
-	// run with everything in it hardly ever reaches.
+	// Each run leaves some kinds of action out and has more of others: that
+	// leads to states which a run with a bit of everything hardly ever reaches.
 	var bag []func(*schedule)
 	for _, a := range actions {
-		if a.fault && choose(3) == 2 {
-			continue
+		times := 1
+		if a.varies {
+			times = []int{1, 0, 1, 4}[choose(4)]
 		}
-		for range a.weight {
+		for range a.weight * times {
 			bag = append(bag, a.do)
 		}
 	}
@@ -158,17 +159,17 @@ type schedule struct {
 var actions = []struct {
 	do     func(*schedule)
 	weight int
-	fault  bool
+	varies bool
 }{
-	{(*schedule).smooth, 10, false},
+	{(*schedule).smooth, 8, true},
 	{(*schedule).deliverOne, 12, false},
-	{(*schedule).deliverSome, 8, false},
+	{(*schedule).deliverSome, 8, true},
 	{(*schedule).persistOne, 10, false},
 	{(*schedule).pass, 10, false},
 	{(*schedule).propose, 10, false},
 	{(*schedule).read, 4, false},
-	{(*schedule).readLog, 4, false},
-	{(*schedule).install, 3, false},
+	{(*schedule).readLog, 4, true},
+	{(*schedule).install, 3, true},
 	{(*schedule).restart, 4, false},
 	{(*schedule).healAll, 3, false},
 	{(*schedule).crash, 3, true},
@@ -260,7 +261,9 @@ func (s *schedule) propose() {
 	if n == nil {
 		return
 	}
-	s.c.step(n, paxos.Propose{Commands: s.fresh(1 + s.choose(5))})
+	commands := s.fresh(1 + s.choose(5))
+	s.c.hist.given(n, commands)
+	s.c.step(n, paxos.Propose{Commands: commands})
 	s.maybeTake(n)
 }
 
@@ -394,7 +397,9 @@ func (s *schedule) calm() {
 		s.calmTurn()
 		l := s.leader()
 		if l != nil && turn%50 == 0 {
-			c.step(l, paxos.Propose{Commands: s.fresh(1)})
+			commands := s.fresh(1)
+			c.hist.given(l, commands)
+			c.step(l, paxos.Propose{Commands: commands})
 			asked = c.hist.top() + 1
 			s.reads++
 			c.hist.asked(c, l, s.reads)
@@ -413,6 +418,7 @@ func (s *schedule) calm() {
 		}
 	}
 	s.stays()
+	c.hist.settled(c)
 }
 
 // calmTurn lets 20 ms pass in which all that is due gets done.

@@ -105,6 +105,7 @@ type player struct {
 	c        *cell
 	out      strings.Builder
 	quiet    bool // messages are not shown
+	late     []*packet
 	believes map[paxos.ReplicaID]string
 }
 
@@ -198,6 +199,8 @@ var commands = map[string]func(p *player, args []string) error{
 	"reverse":  (*player).reverse,  // reverse A>B: what is under way arrives last first, a batch each
 	"dup":      (*player).dup,      // dup [A>B]: what is under way arrives, and stays under way
 	"drop":     (*player).drop,     // drop [A>B]: what is under way is lost
+	"hold":     (*player).hold,     // hold A>B: what is under way is late, until release
+	"release":  (*player).release,  // release: what was held is under way again
 	"settle":   (*player).settle,   // settle: deliver until nothing is under way
 	"cut":      (*player).cutLink,  // cut A>B...: what A sends to B is lost from now on
 	"heal":     (*player).heal,     // heal: no link is cut any more
@@ -345,6 +348,19 @@ func (p *player) drop(args []string) error {
 		p.lost(&k.m, "drop")
 	}
 	p.c.net = slices.DeleteFunc(p.c.net, func(k *packet) bool { return slices.Contains(list, k) })
+	return nil
+}
+
+func (p *player) hold(args []string) error {
+	list, err := p.underWay(args)
+	p.late = append(p.late, list...)
+	p.c.net = slices.DeleteFunc(p.c.net, func(k *packet) bool { return slices.Contains(list, k) })
+	return err
+}
+
+func (p *player) release([]string) error {
+	p.c.net = append(p.c.net, p.late...)
+	p.late = nil
 	return nil
 }
 
