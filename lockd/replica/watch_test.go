@@ -130,6 +130,8 @@ func TestWatchMissesNothing(t *testing.T) {
 			}
 		}
 	}
+	// Another watch is there already, so changes are gathered when this one begins.
+	r.dial().send(watch(&wirepb.Watch{Id: 1, Path: "/", Scope: wirepb.WatchScope_SUBTREE}))
 	write()
 	write()
 	cl.post(watch(&wirepb.Watch{Id: 1, Path: "/w", Scope: wirepb.WatchScope_CHILDREN}))

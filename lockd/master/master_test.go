@@ -1,0 +1,80 @@
+package master
+
+import (
+	"testing"
+	"time"
+
+	"github.com/seed70370324/lockd/store"
+	storepb "github.com/seed70370324/lockd/store/pb"
+	"google.golang.org/protobuf/proto"
+	"pgregory.net/rapid"
+)
+
+// The header is what decoding the whole command gives.
+func TestHeaderIsTheCommands(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		c := &storepb.Command{
+			Session: rapid.Uint64().Draw(t, "session"), Number: rapid.Uint64().Draw(t, "number"),
+			Epoch: rapid.Uint64().Draw(t, "epoch"), AckedEvent: rapid.Uint64().Draw(t, "acked"),
+			CellTime: rapid.Int64().Draw(t, "cell time"), WallMs: rapid.Int64().Draw(t, "wall"),
+		}
+		nonce := rapid.SliceOfN(rapid.Byte(), 8, 64).Draw(t, "nonce")
+		expire := rapid.Uint64().Draw(t, "expire")
+		want := rapid.SampledFrom([]int{0, int(opOpen), int(opExpire), int(opTimers), int(opBreak), int(opAcquire)}).Draw(t, "op")
+		switch want {
+		case int(opOpen):
+			c.Op = &storepb.Command_OpenSession{OpenSession: &storepb.OpenSession{Nonce: nonce, LeaseMs: 7}}
+		case int(opExpire):
+			c.Op = &storepb.Command_ExpireSession{ExpireSession: &storepb.ExpireSession{Session: expire, LastChange: 9}}
+		case int(opTimers):
+			c.Op = &storepb.Command_Timers{Timers: &storepb.Timers{}}
+		case int(opBreak):
+			c.Op = &storepb.Command_BreakLock{BreakLock: &storepb.Break{Path: "/a"}}
+		case int(opAcquire):
+			c.Op = &storepb.Command_Acquire{Acquire: &storepb.Acquire{Path: "/a"}}
+		}
+		h := parseHeader(encode(c))
+		if h.session != c.Session || h.number != c.Number || h.epoch != c.Epoch || int(h.op) != want {
+			t.Fatalf("header %+v of %v", h, c)
+		}
+		if _, got := field(h.body, openNonce); want == int(opOpen) && string(got) != string(nonce) {
+			t.Fatalf("nonce %x, want %x", got, nonce)
+		}
+		if got, _ := field(h.body, expireSession); want == int(opExpire) && got != expire {
+			t.Fatalf("session %d, want %d", got, expire)
+		}
+	})
+}
+
+// FuzzHeader: the log may hold what a later version made, or anything.
+func FuzzHeader(f *testing.F) {
+	b, _ := proto.Marshal(&storepb.Command{Session: 1, Number: 2, Op: &storepb.Command_Clock{Clock: &storepb.Clock{}}})
+	f.Add(b)
+	f.Add([]byte{0xff, 0xff, 0xff})
+	f.Fuzz(func(t *testing.T, b []byte) {
+		h := parseHeader(b)
+		field(h.body, openNonce)
+		field(b, expireSession)
+	})
+}
+
+// Cell time never goes back, never runs ahead of the clock, and is behind by the
+// drift bound at most.
+func TestCellTime(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		m := New(Options{DriftPPM: rapid.IntRange(1, 500_000).Draw(t, "drift")}, store.New(), 0)
+		m.role.since, m.role.cellBase = time.Duration(rapid.Int64Range(0, 1<<60).Draw(t, "since")), 1<<40
+		m.now = m.role.since
+		last, bound := m.cellTime(), int64(m.o.DriftPPM)
+		for range 50 {
+			m.now += time.Duration(rapid.Int64Range(0, 1<<50).Draw(t, "step"))
+			passed := int64(m.now - m.role.since)
+			got := m.cellTime()
+			behind := passed - (got - m.role.cellBase)
+			if got < last || behind < 0 || behind > passed/1_000_000*bound+bound+1 {
+				t.Fatalf("%d ns after the election cell time is %d ns behind (bound %d ppm), was %d, is %d", passed, behind, bound, last, got)
+			}
+			last = got
+		}
+	})
+}
