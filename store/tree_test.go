@@ -60,6 +60,13 @@ func TestSequentialNames(t *testing.T) {
 	if !slices.Equal(got, want) {
 		t.Fatalf("%q", got)
 	}
+	// A number that was given is not given again, though its node is gone.
+	c.want(pb.Code_OK, a, create("/p"))
+	c.want(pb.Code_OK, a, create("/p/0000000000"))
+	c.want(pb.Code_OK, a, del(seq("/p/")))
+	if got := seq("/p/"); got != "/p/0000000002" {
+		t.Fatal(got)
+	}
 	for _, bad := range []string{"//", "/q//", "q", ""} {
 		c.want(pb.Code_BAD_PATH, a, &pb.Command{Op: &pb.Command_Create{Create: &pb.Create{Path: bad, Sequential: true}}})
 	}
