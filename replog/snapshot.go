@@ -41,7 +41,6 @@ type chunkWriter struct {
 	buf      []byte // frame header and the chunk so far
 	frames   uint64
 	trailer  pb.SnapshotTrailer
-	writeErr error
 }
 
 func (c *chunkWriter) Write(p []byte) (int, error) {
