@@ -105,9 +105,7 @@ func (r *Replica) probeStep() {
 func (r *Replica) becomeFollower(b Ballot, leader ReplicaID) {
 	if r.lead != nil {
 		r.note("stepped down from %v", r.ballot)
-		for _, c := range r.lead.pending {
-			r.out.Dropped = append(r.out.Dropped, c)
-		}
+		r.out.Dropped = append(r.out.Dropped, r.lead.pending...)
 		r.lead = nil
 	}
 	r.role, r.phase = Follower, nil
