@@ -29,9 +29,8 @@ type watcher interface {
 
 // packet is a message on its way.
 type packet struct {
-	m    paxos.Message
-	was  string // its text when it was sent, to see that nobody changes it under way
-	dups int
+	m   paxos.Message
+	was string // its text when it was sent, to see that nobody changes it under way
 }
 
 // node is a replica with its disk and what its driver remembers.

@@ -170,6 +170,9 @@ func (h *history) choose(c *cell, n *node, e *paxos.Entry) {
 	if have <= len(c.nodes)/2 {
 		fail("replica %d reports slot %d chosen: %s, but only %d disks have it", n.id, e.Slot, valueText(&e.Value), have)
 	}
+	if (e.Slot == 1) != (e.Value.Kind == paxos.Config) {
+		fail("slot %d: %s is chosen; the configuration belongs in slot 1", e.Slot, valueText(&e.Value))
+	}
 	h.chosen = append(h.chosen, e.Value)
 	for _, cmd := range e.Value.Commands {
 		if h.gone[string(cmd)] {

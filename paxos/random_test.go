@@ -114,12 +114,13 @@ func runSchedule(n int, choose func(n int) int, steps int, p *player) (err error
 		BatchBytes:  []int{200, 8}[choose(2)],
 		MemoryBytes: []int{300, 64, 1 << 20}[choose(3)],
 	}
+	founded := choose(8) != 7
 	if p != nil {
-		s.c = newCell(n, true, small, p)
+		s.c = newCell(n, founded, small, p)
 		p.c = s.c
 		s.p = p
 	} else {
-		s.c = newCell(n, true, small, nil)
+		s.c = newCell(n, founded, small, nil)
 	}
 	for _, nd := range s.c.nodes {
 		nd.slow = true
@@ -136,7 +137,10 @@ func runSchedule(n int, choose func(n int) int, steps int, p *player) (err error
 			bag = append(bag, a.do)
 		}
 	}
-	for range steps {
+	for i := range steps {
+		if i%50 == 0 {
+			s.found()
+		}
 		bag[choose(len(bag))](s)
 		if p != nil {
 			p.beliefs(false)
@@ -204,6 +208,18 @@ func (s *schedule) maybeTake(n *node) {
 	if n.r != nil && n.dirty && s.choose(4) != 3 {
 		s.c.take(n)
 	}
+}
+
+// found makes replica 1 found the cell as long as it knows of no founding.
+// Whatever happens meanwhile, it may repeat that.
+func (s *schedule) found() {
+	n := s.c.node(1)
+	if n.r == nil || n.r.Status().Chosen > 0 {
+		return
+	}
+	s.c.step(n, paxos.ProposeConfig{Configuration: members(len(s.c.nodes))})
+	s.c.step(n, paxos.Campaign{})
+	s.maybeTake(n)
 }
 
 // smooth: for a moment everything works.
@@ -394,6 +410,10 @@ func (s *schedule) calm() {
 	const patience = 20 * time.Second
 	asked := paxos.Slot(0)
 	for turn := 0; ; turn++ {
+		if turn%50 == 0 {
+			s.found()
+			c.takeAll()
+		}
 		s.calmTurn()
 		l := s.leader()
 		if l != nil && turn%50 == 0 {
