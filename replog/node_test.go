@@ -123,7 +123,7 @@ func TestFoundingRefusesDifferentLists(t *testing.T) {
 // in turn while the cell is founded, and starts it again.
 func TestFoundingAfterCrashAtEachStep(t *testing.T) {
 	for victim := range 3 {
-		for batch := 0; batch < 60; batch++ {
+		for batch, done := 0, false; !done; batch++ {
 			for _, after := range []bool{false, true} {
 				c := newCell(t, uint64(batch*10+victim), 3, nil)
 				c.mustStart(0, 1, 2)
@@ -140,6 +140,10 @@ func TestFoundingAfterCrashAtEachStep(t *testing.T) {
 				}
 				c.until("the crash", func() bool { return crashed || founded(c)() })
 				c.hosts[victim].stopBefore = nil
+				done = !crashed // founded with fewer batches than that
+				if done && batch < 4 {
+					t.Fatalf("n%d founds the cell in %d batches: the test has become too tame", victim+1, batch)
+				}
 				if after && !c.hosts[victim].up() {
 					c.pass(3 * time.Second)
 				}
@@ -158,7 +162,7 @@ func TestFoundingAfterCrashAtEachStep(t *testing.T) {
 // TestFoundingSurvivesPowerCuts crashes all replicas again and again while
 // they found the cell.
 func TestFoundingSurvivesPowerCuts(t *testing.T) {
-	for seed := range uint64(60) {
+	for seed := range uint64(30) {
 		c := newCell(t, seed, 3, nil)
 		c.loss = 10
 		c.mustStart(0, 1, 2)
@@ -309,7 +313,7 @@ func TestEmptyReplicaOfAnotherCellStops(t *testing.T) {
 }
 
 func TestWritesApplyEverywhereThroughLossAndCrashes(t *testing.T) {
-	for seed := range uint64(20) {
+	for seed := range uint64(8) {
 		c := newCell(t, seed, 3, func(o *replog.NodeOptions) { o.SnapshotSlots, o.TrailSlots = 40, 10 })
 		c.loss = 3
 		c.mustStart(0, 1, 2)
@@ -407,7 +411,7 @@ func TestSnapshotThatFailsIsTriedAgainLater(t *testing.T) {
 }
 
 func TestLaggingReplicaInstallsASnapshot(t *testing.T) {
-	for seed := range uint64(6) {
+	for seed := range uint64(4) {
 		c := newCell(t, seed, 3, func(o *replog.NodeOptions) {
 			o.SnapshotSlots, o.TrailSlots = 100, 20
 			o.Paxos.MemoryBytes = 1000
@@ -668,9 +672,9 @@ func TestNonsenseFromAPeer(t *testing.T) {
 // else. The cell's history checks every slot that any life of any replica
 // applies.
 func TestRandomFaults(t *testing.T) {
-	runs := uint64(60)
+	runs := uint64(16)
 	if testing.Short() {
-		runs = 10
+		runs = 6
 	}
 	installs, saves := 0, 0
 	for seed := range runs {
@@ -911,5 +915,34 @@ func TestLeadsWhileASnapshotIsInstalled(t *testing.T) {
 	}
 	if s := h.node.Status(); s.SnapshotSlot != last || s.Paxos.First != last+1 {
 		t.Fatalf("the snapshot is forgotten: %+v", s)
+	}
+}
+
+// TestTransferKeepsTheLogBehindIt: while a peer fetches a snapshot the log
+// behind that snapshot is kept, up to a bound.
+func TestTransferKeepsTheLogBehindIt(t *testing.T) {
+	c := newCell(t, 1, 3, func(o *replog.NodeOptions) { o.SnapshotSlots, o.TrailSlots = 20, 1 })
+	c.mustStart(0, 1, 2)
+	c.until("founded", founded(c))
+	c.write(100)
+	h := c.hosts[0]
+	sent := h.node.Status().SnapshotSlot
+	ask := func() {
+		h.node.Step(c.now, replog.PeerReceived{Peer: 3, Message: &pb.PeerMessage{
+			Body: &pb.PeerMessage_SnapshotRequest{SnapshotRequest: &pb.SnapshotRequest{Slot: uint64(sent)}}}})
+	}
+	for range 15 {
+		ask()
+		c.write(10)
+		if first := h.node.Status().Paxos.First; first > sent+1 {
+			t.Fatalf("the log begins at %d while the snapshot of slot %d is sent", first, sent)
+		}
+	}
+	for range 15 {
+		ask()
+		c.write(10)
+	}
+	if first := h.node.Status().Paxos.First; first <= sent+1 {
+		t.Fatalf("a peer that never finishes keeps the log from %d on", first)
 	}
 }
