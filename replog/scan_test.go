@@ -399,6 +399,7 @@ func TestBadFlushBeforeALaterOne(t *testing.T) {
 	write(t, o.Storage, 1, 3, 40)
 	third := (used(t, base, firstSegment) + 7) &^ 7
 	write(t, o.Storage, 4, 4, 40)
+	fourth := used(t, base, firstSegment) - 20 // in the last record so far
 	must(t, o.Storage.Append([]*paxos.Record{record(5, 40)}))
 	refused := 0
 	for _, mark := range []int64{0, 4096} {
@@ -416,5 +417,14 @@ func TestBadFlushBeforeALaterOne(t *testing.T) {
 	}
 	if refused == 0 {
 		t.Error("the later flush was never the reason")
+	}
+	// With both marks good, the bad flush is no matter of doubt: a later one
+	// had begun.
+	fsys := base.Kill()
+	must(t, fsys.Flip(firstSegment, fourth, 2))
+	_, err := replog.Open(options(fsys))
+	var damaged *replog.DamagedError
+	if !errors.As(err, &damaged) || damaged.Doubtful {
+		t.Errorf("bad bytes in flush 4, a record of flush 5 behind it: %v", err)
 	}
 }

@@ -35,12 +35,12 @@ func snapshotSeed() uint32 { return frameSeed(snapshotMarker, 0) }
 
 // chunkWriter cuts a stream into checksummed chunks.
 type chunkWriter struct {
-	f        File
-	off      int64 // of the next frame
-	synced   int64
-	buf      []byte // frame header and the chunk so far
-	frames   uint64
-	trailer  pb.SnapshotTrailer
+	f       File
+	off     int64 // of the next frame
+	synced  int64
+	buf     []byte // frame header and the chunk so far
+	frames  uint64
+	trailer pb.SnapshotTrailer
 }
 
 func (c *chunkWriter) Write(p []byte) (int, error) {
