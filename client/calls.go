@@ -141,7 +141,7 @@ wait:
 		case r = <-c.done:
 			break wait
 		case w := <-c.waiting:
-			held.Holders, held.Waiters = blockers(w.GetBlockers(), 0)
+			held.Holders, held.Waiters = blockers(w.GetBlockers(), serviceTime{})
 			held.Position = int(w.GetPosition())
 			if lc.onWait != nil {
 				told := *held
@@ -187,7 +187,7 @@ func lockOutcome(ctx context.Context, op string, c *call, r machine.Done, held *
 			held.Waited = 0
 		}
 		if len(r.Result.GetBlockers()) > 0 {
-			held.Holders, held.Waiters = blockers(r.Result.GetBlockers(), 0)
+			held.Holders, held.Waiters = blockers(r.Result.GetBlockers(), serviceTime{})
 		}
 		return nil, held
 	case storepb.Code_WITHDRAWN:

@@ -132,7 +132,7 @@ func (r *Reader) Locks(ctx context.Context, prefix string) iter.Seq2[LockInfo, e
 			}
 			page := reply.GetLocks()
 			for _, l := range page.GetLocks() {
-				if !yield(lockInfo(l, page.GetCellTime()), nil) {
+				if !yield(lockInfo(l, serviceTime{page.GetCellTime(), page.GetWallMs()}), nil) {
 					return
 				}
 				after = l.GetPath()
@@ -157,7 +157,7 @@ func (r *Reader) Why(ctx context.Context, path string) (LockInfo, error) {
 	}
 	for _, l := range reply.GetLocks().GetLocks() {
 		if l.GetPath() == path {
-			return lockInfo(l, reply.GetLocks().GetCellTime()), nil
+			return lockInfo(l, serviceTime{reply.GetLocks().GetCellTime(), reply.GetLocks().GetWallMs()}), nil
 		}
 	}
 	return LockInfo{Path: path}, nil

@@ -181,19 +181,37 @@ type Waiter struct {
 }
 
 // blockers splits what a result or event names into holders and waiters.
-// cellTime is the service's time now, in nanoseconds, 0 if not known.
-func blockers(bs []*storepb.Blocker, cellTime int64) (holders []Holder, waiters []Waiter) {
+func blockers(bs []*storepb.Blocker, t serviceTime) (holders []Holder, waiters []Waiter) {
 	for _, b := range bs {
 		if b.GetFence() != 0 {
-			holders = append(holders, holderOf(b, cellTime))
+			holders = append(holders, holderOf(b, t))
 		} else {
-			waiters = append(waiters, waiterOf(b, cellTime))
+			waiters = append(waiters, waiterOf(b, t))
 		}
 	}
 	return holders, waiters
 }
 
-func holderOf(b *storepb.Blocker, cellTime int64) Holder {
+// serviceTime is the service's time at a reading; zero if not known. Cell time
+// decides when things fall due; it stands still while there is no master, so
+// the wall clock's labels tell better how long something has lasted.
+type serviceTime struct {
+	cell   int64 // nanoseconds
+	wallMS int64
+}
+
+func (t serviceTime) since(b *storepb.Blocker) time.Duration {
+	if t.cell <= 0 {
+		return 0
+	}
+	d := max(0, time.Duration(t.cell-b.GetSinceCell()))
+	if t.wallMS > 0 && b.GetSinceWallMs() > 0 {
+		d = max(d, millis(t.wallMS-b.GetSinceWallMs()))
+	}
+	return d
+}
+
+func holderOf(b *storepb.Blocker, t serviceTime) Holder {
 	h := Holder{
 		Session:   b.GetSession(),
 		Client:    clientInfo(b.GetClient()),
@@ -206,16 +224,14 @@ func holderOf(b *storepb.Blocker, cellTime int64) Holder {
 		Ghost:     b.GetGhost(),
 		GhostLeft: -1,
 	}
-	if cellTime > 0 {
-		h.Held = max(0, time.Duration(cellTime-b.GetSinceCell()))
-		if h.Ghost {
-			h.GhostLeft = max(0, time.Duration(b.GetGhostUntilCell()-cellTime))
-		}
+	h.Held = t.since(b)
+	if t.cell > 0 && h.Ghost {
+		h.GhostLeft = max(0, time.Duration(b.GetGhostUntilCell()-t.cell))
 	}
 	return h
 }
 
-func waiterOf(b *storepb.Blocker, cellTime int64) Waiter {
+func waiterOf(b *storepb.Blocker, t serviceTime) Waiter {
 	w := Waiter{
 		Session: b.GetSession(),
 		Client:  clientInfo(b.GetClient()),
@@ -224,11 +240,9 @@ func waiterOf(b *storepb.Blocker, cellTime int64) Waiter {
 		Left:    -1,
 		Lease:   millis(b.GetLeaseMs()),
 	}
-	if cellTime > 0 {
-		w.Waited = max(0, time.Duration(cellTime-b.GetSinceCell()))
-		if d := b.GetDeadlineCell(); d != 0 {
-			w.Left = max(0, time.Duration(d-cellTime))
-		}
+	w.Waited = t.since(b)
+	if d := b.GetDeadlineCell(); t.cell > 0 && d != 0 {
+		w.Left = max(0, time.Duration(d-t.cell))
 	}
 	return w
 }
@@ -252,17 +266,17 @@ type LockInfo struct {
 	Waiters    []Waiter // in the order in which they will be granted
 }
 
-func lockInfo(l *pb.LockInfo, cellTime int64) LockInfo {
+func lockInfo(l *pb.LockInfo, t serviceTime) LockInfo {
 	info := LockInfo{Path: l.GetPath(), Generation: l.GetGeneration(), Fence: l.GetFence()}
 	for i, b := range l.GetHolders() {
-		h := holderOf(b, cellTime)
+		h := holderOf(b, t)
 		if i < len(l.GetHolderLeaseLeftMs()) {
 			h.LeaseLeft = millisLeft(l.HolderLeaseLeftMs[i])
 		}
 		info.Holders = append(info.Holders, h)
 	}
 	for _, b := range l.GetWaiters() {
-		info.Waiters = append(info.Waiters, waiterOf(b, cellTime))
+		info.Waiters = append(info.Waiters, waiterOf(b, t))
 	}
 	return info
 }

@@ -72,16 +72,16 @@ func (m *Master) changes(h *header, changes []store.Change) {
 		case store.ChangeSessionOpened:
 			if v, ok := m.st.Session(c.Session); ok && m.sessions[c.Session] == nil {
 				m.adopt(v)
-				m.note("info", "session opened", "session", c.Session, "lease_ms", v.LeaseMS,
+				m.note("debug", "session opened", "session", c.Session, "lease_ms", v.LeaseMS,
 					"client", v.Client.GetName(), "host", v.Client.GetHost(), "pid", v.Client.GetPid())
 			}
 		case store.ChangeSessionClosed:
-			text := "session closed"
 			if h != nil && h.op == opExpire {
-				text = "session expired"
 				m.count.Expired++
+				m.noteExpired(c.Session)
+			} else {
+				m.note("debug", "session closed", "session", c.Session)
 			}
-			m.note("info", text, "session", c.Session)
 			m.ended(c.Session)
 		case store.ChangeSessionEvent:
 			if c.Event.GetCode() == storepb.Code_GRANTED {
@@ -92,6 +92,15 @@ func (m *Master) changes(h *header, changes []store.Change) {
 			}
 		}
 	}
+}
+
+// noteExpired tells the operator's log whose session has expired.
+func (m *Master) noteExpired(id uint64) {
+	var who *storepb.ClientInfo
+	if s := m.sessions[id]; s != nil {
+		who = s.client
+	}
+	m.note("info", "session expired", "session", id, "client", who.GetName(), "host", who.GetHost(), "pid", who.GetPid())
 }
 
 // noteBroken tells the operator's log who broke which lock.

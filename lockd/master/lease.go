@@ -227,7 +227,7 @@ func (m *Master) expireVoid(s *session) {
 // lease from now.
 func (m *Master) adopt(v store.SessionView) *session {
 	lease := time.Duration(v.LeaseMS) * time.Millisecond
-	s := &session{id: v.ID, last: v.LastNumber, lease: lease, renewed: m.now, deadline: m.leaseTime(m.now) + lease}
+	s := &session{id: v.ID, client: v.Client, last: v.LastNumber, lease: lease, renewed: m.now, deadline: m.leaseTime(m.now) + lease}
 	m.sessions[v.ID] = s
 	m.deadlines.ReplaceOrInsert(deadline{s.deadline, s.id})
 	return s

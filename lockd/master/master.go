@@ -50,7 +50,7 @@ type ConnClose struct {
 
 // Note is a line for the operator's log.
 type Note struct {
-	Level string // info, warn, error
+	Level string // debug, info, warn, error
 	Text  string
 	Args  []any // slog key-value pairs
 }

@@ -161,7 +161,7 @@ func (m *Master) readLocks(c *conn, a *wirepb.ReadReply, r *wirepb.ReadLocks) {
 	if badPath(a, r.GetPath()) {
 		return
 	}
-	out := &wirepb.LocksResult{CellTime: m.st.CellTime()}
+	out := &wirepb.LocksResult{CellTime: m.st.CellTime(), WallMs: m.o.WallMS()}
 	if m.role.active {
 		out.CellTime = max(out.CellTime, m.cellTime())
 	}

@@ -16,6 +16,8 @@ type session struct {
 	conn  *conn // attached to, nil when to none
 	place int   // index in conn.sessions
 
+	client *storepb.ClientInfo // for people; not to be changed
+
 	lease    time.Duration
 	renewed  time.Duration // the instant that the present lease runs from
 	deadline time.Duration // its end, in lease time

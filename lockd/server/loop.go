@@ -213,6 +213,8 @@ func level(name string) slog.Level {
 		return slog.LevelError
 	case "warn":
 		return slog.LevelWarn
+	case "debug":
+		return slog.LevelDebug
 	}
 	return slog.LevelInfo
 }

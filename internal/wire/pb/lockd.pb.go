@@ -2364,10 +2364,14 @@ func (x *Child) GetStat() *pb.Stat {
 }
 
 type LocksResult struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Locks         []*LockInfo            `protobuf:"bytes,1,rep,name=locks,proto3" json:"locks,omitempty"`
-	More          bool                   `protobuf:"varint,2,opt,name=more,proto3" json:"more,omitempty"`
-	CellTime      int64                  `protobuf:"varint,3,opt,name=cell_time,json=cellTime,proto3" json:"cell_time,omitempty"` // now, to turn *_cell into durations
+	state    protoimpl.MessageState `protogen:"open.v1"`
+	Locks    []*LockInfo            `protobuf:"bytes,1,rep,name=locks,proto3" json:"locks,omitempty"`
+	More     bool                   `protobuf:"varint,2,opt,name=more,proto3" json:"more,omitempty"`
+	CellTime int64                  `protobuf:"varint,3,opt,name=cell_time,json=cellTime,proto3" json:"cell_time,omitempty"` // now, to turn *_cell into durations
+	// Now by the replica's wall clock, Unix milliseconds: cell time stands still
+	// while there is no master, so how long something has lasted is better told
+	// from the labels.
+	WallMs        int64 `protobuf:"varint,4,opt,name=wall_ms,json=wallMs,proto3" json:"wall_ms,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2419,6 +2423,13 @@ func (x *LocksResult) GetMore() bool {
 func (x *LocksResult) GetCellTime() int64 {
 	if x != nil {
 		return x.CellTime
+	}
+	return 0
+}
+
+func (x *LocksResult) GetWallMs() int64 {
+	if x != nil {
+		return x.WallMs
 	}
 	return 0
 }
@@ -3590,11 +3601,12 @@ const file_internal_wire_pb_lockd_proto_rawDesc = "" +
 	"\x04more\x18\x02 \x01(\bR\x04more\"B\n" +
 	"\x05Child\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12%\n" +
-	"\x04stat\x18\x02 \x01(\v2\x11.lockd.store.StatR\x04stat\"j\n" +
+	"\x04stat\x18\x02 \x01(\v2\x11.lockd.store.StatR\x04stat\"\x83\x01\n" +
 	"\vLocksResult\x12*\n" +
 	"\x05locks\x18\x01 \x03(\v2\x14.lockd.wire.LockInfoR\x05locks\x12\x12\n" +
 	"\x04more\x18\x02 \x01(\bR\x04more\x12\x1b\n" +
-	"\tcell_time\x18\x03 \x01(\x03R\bcellTime\"\xe5\x01\n" +
+	"\tcell_time\x18\x03 \x01(\x03R\bcellTime\x12\x17\n" +
+	"\awall_ms\x18\x04 \x01(\x03R\x06wallMs\"\xe5\x01\n" +
 	"\bLockInfo\x12\x12\n" +
 	"\x04path\x18\x01 \x01(\tR\x04path\x12\x1e\n" +
 	"\n" +
