@@ -364,12 +364,23 @@ func TestCancelAcquire(t *testing.T) {
 }
 
 func TestRelease(t *testing.T) {
-	r := heldRig(t, machine.Options{}, 0)
+	r := newRig(t, machine.Options{})
+	r.open()
+	k := r.keepAlive()
+	r.acquire(1, 0)
+	r.request(1)
+	r.receive(granted(1))
 	r.step(machine.Release{ID: 2, Lock: 1})
 	r.request(2)
-	// Released: it is not lost any more, whatever comes.
-	r.pass(60 * ms)
-	r.receive(event(&storepb.SessionEvent{Number: 1, Code: storepb.Code_LOST, Ticket: 1}))
+	// Released: it has no deadline and is not lost any more, whatever comes.
+	delete(r.ends, 1)
+	r.receive(event(&storepb.SessionEvent{Number: 1, Code: storepb.Code_GRANTED, Ticket: 1, Grant: grant(1)}))
+	r.now += sec
+	r.receive(kept(k, 0, 12*sec))
+	if len(r.ends) != 0 {
+		t.Fatalf("deadlines %v", r.ends)
+	}
+	r.receive(event(&storepb.SessionEvent{Number: 2, Code: storepb.Code_LOST, Ticket: 1}))
 	if len(r.lost) != 0 {
 		t.Fatalf("lost %v", r.lost)
 	}
