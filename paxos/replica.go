@@ -369,7 +369,7 @@ func (r *Replica) note(format string, args ...any) {
 func (r *Replica) Status() Status {
 	s := Status{
 		ID: r.o.ID, Role: r.role, Promised: r.promised, Ballot: r.ballot, Leader: r.leader,
-		Chosen: r.chosen, First: r.first(), Last: max(r.log.last(), r.chosen),
+		Chosen: r.chosen, Target: max(r.chosen, r.catch.target), First: r.first(), Last: max(r.log.last(), r.chosen),
 	}
 	if r.lead != nil {
 		for _, p := range r.lead.peers {

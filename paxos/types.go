@@ -279,6 +279,7 @@ type Status struct {
 	Ballot   Ballot // led or followed
 	Leader   ReplicaID
 	Chosen   Slot
+	Target   Slot // highest slot known to be chosen somewhere; above Chosen while catching up
 	First    Slot // first slot still held (memory or disk)
 	Last     Slot // last accepted
 	Peers    []PeerProgress

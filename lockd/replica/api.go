@@ -114,6 +114,6 @@ type Metrics struct {
 	Sessions, Connections, Watches, Nodes, Pending int
 	Requests, Reads, KeepAlives, Events            uint64
 	Granted, Expired, Refused, Elections           uint64
-	Chosen, Applied, Revision, Epoch               uint64
+	Chosen, Applied, Target, Revision, Epoch       uint64 // Target: highest slot known chosen anywhere
 	Master                                         bool
 }

@@ -100,6 +100,7 @@ func newReplicaCollector(ask func(context.Context, func(*replica.Replica)) error
 	add(counter, "lockd_requests_refused_total", "Requests refused before the log.", func(m *replica.Metrics) float64 { return float64(m.Refused) })
 	add(counter, "lockd_elections_total", "Changes of the master seen.", func(m *replica.Metrics) float64 { return float64(m.Elections) })
 	add(gauge, "lockd_chosen_slot", "Last slot known to be chosen.", func(m *replica.Metrics) float64 { return float64(m.Chosen) })
+	add(gauge, "lockd_behind_slots", "Slots known to be chosen anywhere and not applied here.", func(m *replica.Metrics) float64 { return float64(m.Target - m.Applied) })
 	add(gauge, "lockd_applied_slot", "Last slot applied.", func(m *replica.Metrics) float64 { return float64(m.Applied) })
 	add(gauge, "lockd_revision", "Revision of the state; rounded, it has more digits than a metric.", func(m *replica.Metrics) float64 { return float64(m.Revision) })
 	add(gauge, "lockd_epoch", "The master's epoch.", func(m *replica.Metrics) float64 { return float64(m.Epoch) })

@@ -18,7 +18,8 @@ const behindLimit = 1000
 // it is master, or it knows the master and has applied what it knows chosen.
 func (s *Server) ready(ctx context.Context) error {
 	var status *pb.StatusResult
-	err := s.ask(ctx, func(r *replica.Replica) { status = r.Status(clock.Now()) })
+	var target uint64 // what it knows to be chosen anywhere, not only here
+	err := s.ask(ctx, func(r *replica.Replica) { status, target = r.Status(clock.Now()), r.Metrics().Target })
 	switch {
 	case errors.Is(err, context.DeadlineExceeded):
 		return errors.New("the replica does not answer")
@@ -30,8 +31,8 @@ func (s *Server) ready(ctx context.Context) error {
 		return errors.New("the cell is not founded yet: every member of --initial-cluster must be running")
 	case status.GetMasterName() == "":
 		return errors.New("no master is known")
-	case status.GetApplied()+behindLimit < status.GetChosen():
-		return fmt.Errorf("catching up: applied slot %d of %d", status.GetApplied(), status.GetChosen())
+	case status.GetApplied()+behindLimit < target:
+		return fmt.Errorf("catching up: applied slot %d of %d", status.GetApplied(), target)
 	}
 	return nil
 }
