@@ -17,9 +17,15 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 var fixedSeeds = []uint64{1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12}
 
 func TestFixedSeeds(t *testing.T) {
-	for _, seed := range fixedSeeds {
-		check(t, seed)
-	}
+	left := fixedSeeds
+	check(t, Batch{Next: func() (uint64, bool) {
+		if len(left) == 0 {
+			return 0, false
+		}
+		seed := left[0]
+		left = left[1:]
+		return seed, true
+	}})
 }
 
 // TestFreshSeeds runs seeds that nobody has run before, for a while.
@@ -32,17 +38,21 @@ func TestFreshSeeds(t *testing.T) {
 	t.Logf("first fresh seed: %d", first)
 	end := time.Now().Add(15 * time.Second)
 	n := uint64(0)
-	for ; n < 3 || (n < 200 && time.Now().Before(end)); n++ {
-		check(t, first+n)
-	}
-	t.Logf("%d fresh seeds", n)
+	check(t, Batch{Next: func() (uint64, bool) {
+		n++
+		return first + n - 1, n <= 3 || (n <= 200 && time.Now().Before(end))
+	}})
 }
 
-func check(t *testing.T, seed uint64) {
+func check(t *testing.T, b Batch) {
 	t.Helper()
-	r := Run(Options{Seed: seed})
-	if r.Failure != nil {
-		t.Errorf("seed %d: %v\n  %s\n  repeat it with: go run ./sim/cmd/sim -seed %d", seed, r.Failure, r.Summary, seed)
+	result := b.Run()
+	for _, r := range result.Failures {
+		t.Errorf("seed %d: %v\n  %s\n  repeat it with: go run ./sim/cmd/sim -seed %d", r.Seed, r.Failure, r.Summary, r.Seed)
+	}
+	t.Logf("%d seeds passed, %v simulated", result.Passed, result.Simulated)
+	if result.Passed+result.Failed == 0 {
+		t.Error("nothing was run")
 	}
 }
 
