@@ -84,7 +84,7 @@ func (r *Replica) Status(now time.Duration) *pb.StatusResult {
 	s := &pb.StatusResult{
 		Cell: r.o.Node.Cell, Replica: r.o.Node.Name, Role: r.roleName(role, n.Paxos.Role),
 		MasterName: role.MasterName, MasterAddress: role.MasterAddress,
-		Ballot: n.Paxos.Ballot.String(), Chosen: uint64(n.Paxos.Chosen), Target: uint64(n.Paxos.Target), Applied: uint64(n.Applied),
+		Ballot: n.Paxos.Ballot.String(), Chosen: uint64(n.Paxos.Chosen), Applied: uint64(n.Applied),
 		FirstSlot: uint64(n.Paxos.First), SnapshotSlot: uint64(n.SnapshotSlot),
 		Revision: r.store.Revision(), Epoch: r.store.Epoch(), StateHash: r.store.Hash(),
 		Sessions: uint32(sessions), Nodes: uint32(nodes),
@@ -142,7 +142,7 @@ func (r *Replica) Metrics() Metrics {
 		Sessions: c.Sessions, Connections: c.Connections, Watches: c.Watches, Nodes: nodes, Pending: c.Pending,
 		Requests: c.Requests, Reads: c.Reads, KeepAlives: c.KeepAlives, Events: c.Events,
 		Granted: c.Granted, Expired: c.Expired, Refused: c.Refused, Elections: c.Elections,
-		Chosen: uint64(n.Paxos.Chosen), Applied: uint64(n.Applied),
+		Chosen: uint64(n.Paxos.Chosen), Applied: uint64(n.Applied), Target: uint64(n.Paxos.Target),
 		Revision: r.store.Revision(), Epoch: r.store.Epoch(),
 		Master: serving,
 	}
