@@ -337,6 +337,8 @@ func TestMultiIsAllOrNone(t *testing.T) {
 	c.want(pb.Code_OK, a, multi(chk(&pb.Check{Path: "/l", Fence: g.Fence}), mk("/guarded")))
 	c.want(pb.Code_CONFLICT, a, multi(chk(&pb.Check{Path: "/l", Fence: g.Fence + 1}), mk("/no")))
 	c.want(pb.Code_EXISTS, a, multi(chk(&pb.Check{Path: "/l", Absent: true})))
+	c.want(pb.Code_OK, a, &pb.Command{Op: &pb.Command_BreakLock{BreakLock: &pb.Break{Path: "/l", Fence: g.Fence}}})
+	c.want(pb.Code_CONFLICT, a, multi(chk(&pb.Check{Path: "/l", Fence: g.Fence}))) // a ghost guards nothing
 	c.want(pb.Code_BAD_COMMAND, a, multi(&pb.MultiOp{}))
 	c.want(pb.Code_LIMIT, a, multi(make([]*pb.MultiOp, MultiMax+1)...))
 }
