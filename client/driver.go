@@ -73,6 +73,7 @@ type message struct {
 	call  *call       // registers the call that event starts
 	watch *watchQueue // the same for a watch
 	link  *link       // events of a connection that is not the present one are dropped
+	large bool        // takes the link's place for a large message
 }
 
 // call is somebody who waits for a Done.
@@ -273,13 +274,17 @@ func (d *driver) loop() {
 		select {
 		case msg := <-d.inbox:
 			d.step(msg)
-			d.drain()
+			if !msg.large {
+				d.drain()
+			}
 		case <-timer.C:
 			d.m.Step(clock.Now(), machine.Tick{})
 		}
 	}
 	// What came in meanwhile is refused; what comes later sees stopped.
-	d.drain()
+	for len(d.inbox) > 0 {
+		d.drain()
+	}
 	d.perform()
 	d.states.close()
 	d.logs.close()
@@ -291,6 +296,9 @@ func (d *driver) drain() {
 		select {
 		case msg := <-d.inbox:
 			d.step(msg)
+			if msg.large {
+				return
+			}
 		default:
 			return
 		}
@@ -298,6 +306,9 @@ func (d *driver) drain() {
 }
 
 func (d *driver) step(msg message) {
+	if msg.large {
+		<-msg.link.large
+	}
 	if msg.link != nil && msg.link != d.link {
 		return // of a connection that was given up
 	}

@@ -24,13 +24,18 @@ const (
 type link struct {
 	ctx    context.Context // ends with the link
 	cancel context.CancelFunc
-	conn   *wire.Conn // set before Connected is posted
+	conn   *wire.Conn    // set before Connected is posted
+	large  chan struct{} // full: a large message is in the inbox
 }
+
+// largeFrame is from which size on only one message of a link may be in the
+// inbox, and only one goes into a batch: that bounds the bytes of both.
+const largeFrame = 64 << 10
 
 // dial begins a connection; its end is told by ConnectFailed or Disconnected,
 // unless it is given up before.
 func (d *driver) dial(address string) {
-	l := &link{}
+	l := &link{large: make(chan struct{}, 1)}
 	l.ctx, l.cancel = context.WithCancel(context.Background())
 	d.link = l
 	d.log(slog.LevelDebug, "connecting", "address", address)
@@ -59,13 +64,26 @@ func (d *driver) run(l *link, address string) {
 		return
 	}
 	for {
-		msg, err := readMessage(conn)
-		switch {
-		case err != nil:
+		msg, size, err := readMessage(conn)
+		if err != nil {
 			d.fromLink(l, machine.Disconnected{Err: err})
 			return
-		case msg == nil: // of a kind that is not known here
-		case !d.fromLink(l, machine.Received{Message: msg}):
+		}
+		if msg == nil {
+			continue // of a kind that is not known here
+		}
+		m := message{event: machine.Received{Message: msg}, link: l}
+		if size >= largeFrame {
+			m.large = true
+			select {
+			case l.large <- struct{}{}:
+			case <-l.ctx.Done():
+				return
+			case <-d.stopped:
+				return
+			}
+		}
+		if !d.bring(m) {
 			return
 		}
 	}
@@ -73,32 +91,37 @@ func (d *driver) run(l *link, address string) {
 
 // fromLink brings an event to the loop; false: nobody wants it any more.
 func (d *driver) fromLink(l *link, ev machine.Event) bool {
+	return d.bring(message{event: ev, link: l})
+}
+
+func (d *driver) bring(m message) bool {
 	select {
-	case d.inbox <- message{event: ev, link: l}:
+	case d.inbox <- m:
 		return true
-	case <-l.ctx.Done():
+	case <-m.link.ctx.Done():
 		return false
 	case <-d.stopped:
 		return false
 	}
 }
 
-// readMessage reads the next message; nil for a frame of another kind.
-func readMessage(conn *wire.Conn) (*pb.ServerMessage, error) {
+// readMessage reads the next message and tells its size; nil for a frame of
+// another kind.
+func readMessage(conn *wire.Conn) (*pb.ServerMessage, int, error) {
 	kind, payload, err := conn.Read()
 	switch {
 	case errors.Is(err, io.EOF):
-		return nil, errors.New("the service closed the connection")
+		return nil, 0, errors.New("the service closed the connection")
 	case err != nil:
-		return nil, err
+		return nil, 0, err
 	case kind != wire.KindServer:
-		return nil, nil
+		return nil, 0, nil
 	}
 	msg := &pb.ServerMessage{}
 	if err := proto.Unmarshal(payload, msg); err != nil {
-		return nil, fmt.Errorf("message of the service cannot be decoded: %w", err)
+		return nil, 0, fmt.Errorf("message of the service cannot be decoded: %w", err)
 	}
-	return msg, nil
+	return msg, len(payload), nil
 }
 
 func (l *link) send(msg *pb.ClientMessage) error {

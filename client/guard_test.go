@@ -1,0 +1,77 @@
+package client
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/seed70370324/lockd/client/machine"
+	"github.com/seed70370324/lockd/internal/clock"
+	"github.com/seed70370324/lockd/internal/nodepath"
+	"github.com/seed70370324/lockd/store"
+	"pgregory.net/rapid"
+)
+
+func testLock(id machine.CallID) *Lock {
+	l := &Lock{id: id, path: "/l"}
+	l.ctx, l.cancel = context.WithCancelCause(context.Background())
+	return l
+}
+
+// The guard ends a lock at its deadline although the loop does nothing.
+func TestGuardNeedsNoLoop(t *testing.T) {
+	g := newGuard()
+	stop := make(chan struct{})
+	ended := make(chan struct{})
+	go func() { g.run(stop); close(ended) }()
+	defer func() { close(stop); <-ended }()
+	now := clock.Now()
+	soon, late := testLock(1), testLock(2)
+	g.apply([]*Lock{soon, late}, []machine.Deadline{{Lock: 1, At: now + 50*time.Millisecond}, {Lock: 2, At: now + time.Hour}}, nil)
+	<-soon.Context().Done()
+	if clock.Now() < now+50*time.Millisecond {
+		t.Fatal("ended before its deadline")
+	}
+	if !errors.Is(context.Cause(soon.Context()), ErrLost) || !errors.Is(soon.Err(), ErrLost) {
+		t.Fatalf("cause %v", context.Cause(soon.Context()))
+	}
+	// A renewal that comes now does not bring it back.
+	g.apply(nil, []machine.Deadline{{Lock: 1, At: now + time.Hour}}, nil)
+	if !errors.Is(soon.Err(), ErrLost) {
+		t.Fatal("a lost lock came back")
+	}
+	if late.Err() != nil {
+		t.Fatal(late.Err())
+	}
+	g.apply(nil, nil, []machine.Lost{{Lock: 2, Reason: "why"}})
+	if err := context.Cause(late.Context()); !errors.Is(err, ErrLost) || err.Error() != "hold /l: lock is lost: why" {
+		t.Fatalf("cause %v", err)
+	}
+}
+
+// Err looks at the clock, so that it is right even where nothing else has run
+// since the deadline.
+func TestErrLooksAtTheClock(t *testing.T) {
+	l := testLock(1)
+	l.move(clock.Now())
+	if err := l.Err(); !errors.Is(err, ErrLost) {
+		t.Fatalf("error %v", err)
+	}
+}
+
+// The client refuses exactly the paths that the service refuses.
+func TestPathRulesAreTheServices(t *testing.T) {
+	part := rapid.SampledFrom([]string{"", "a", ".", "..", "x.y", "\x00", "\u0080", "\xff", "ü", "\x7f", " ",
+		"xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx"})
+	rapid.Check(t, func(t *rapid.T) {
+		path := ""
+		for range rapid.IntRange(0, 15).Draw(t, "parts") {
+			path += rapid.SampledFrom([]string{"/", "/", "/", ""}).Draw(t, "slash") + part.Draw(t, "part")
+		}
+		ours, theirs := nodepath.Check(path), store.CheckPath(path)
+		if (ours == nil) != (theirs == nil) {
+			t.Fatalf("%q: client %v, service %v", path, ours, theirs)
+		}
+	})
+}
