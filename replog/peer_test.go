@@ -114,14 +114,6 @@ func (e *peerEnd) waitGone(id paxos.ReplicaID) {
 	})
 }
 
-func (e *peerEnd) waitSequence(from paxos.ReplicaID, sequence uint64) {
-	e.t.Helper()
-	e.wait("the message", func(ev Event) bool {
-		r, ok := ev.(PeerReceived)
-		return ok && r.Peer == from && r.Message.GetPaxos().GetSequence() == sequence
-	})
-}
-
 // sendUntil sends until the other end has it: a lane may not be up yet.
 func sendUntil(from, to *peerEnd, s Send) {
 	from.t.Helper()

@@ -9,13 +9,13 @@ bad=$(gofmt -l $(git ls-files '*.go'))
 if [ -n "$bad" ]; then echo "gofmt would change:"; echo "$bad"; fail=1; fi
 
 echo "check: go vet"
-go vet ./...
-go vet -tags plantedbugs ./...
+go vet ./... || fail=1
+go vet -tags plantedbugs ./... || fail=1
 (cd internal/tools && go vet ./...)
 
 echo "check: staticcheck"
 (cd internal/tools && go build -o ../../.cache/staticcheck honnef.co/go/tools/cmd/staticcheck && go build -o ../../.cache/protogen ./protogen)
-.cache/staticcheck ./...
+.cache/staticcheck ./... || fail=1
 
 echo "check: generated code is current"
 rm -rf .cache/proto && mkdir -p .cache/proto

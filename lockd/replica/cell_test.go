@@ -38,7 +38,6 @@ type testReplica struct {
 	ended map[ConnID]string
 	notes []Note
 	role  Role
-	sent  int // bytes of the largest message
 }
 
 // handLog is a replica's part of the log.
