@@ -29,8 +29,7 @@ func (d *driver) begin(ctx context.Context, c *call, ev machine.Event) error {
 }
 
 // await waits for the end of a call that was begun. When ctx ends the call is
-// cancelled, which the machine answers at once; so there is one answer, and
-// what was granted in the last moment is not lost.
+// cancelled, which the machine answers at once; so there is one answer.
 func (d *driver) await(ctx context.Context, c *call) machine.Done {
 	select {
 	case r := <-c.done:
@@ -50,6 +49,20 @@ func (d *driver) giveUp(c *call) machine.Done {
 	case <-d.stopped:
 		return d.last(c)
 	}
+}
+
+// withdraw is giveUp for an Acquire. It may have been granted just before: then
+// the machine gives the lock back, so nobody may have it here either.
+func (d *driver) withdraw(c *call) machine.Done {
+	r := d.giveUp(c)
+	l := c.lock.lock
+	if l == nil {
+		return r
+	}
+	c.lock.lock = nil
+	d.guard.remove(l)
+	l.end(ErrReleased)
+	return machine.Done{ID: c.id, Err: machine.ErrCanceled}
 }
 
 // last is the answer once the loop has stopped.
@@ -148,10 +161,10 @@ wait:
 				lc.onWait(&told)
 			}
 		case <-ctx.Done():
-			r = d.giveUp(c)
+			r = d.withdraw(c)
 			break wait
 		case <-late:
-			r = d.giveUp(c)
+			r = d.withdraw(c)
 			break wait
 		case <-d.stopped:
 			r = d.last(c)

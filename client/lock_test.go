@@ -149,6 +149,44 @@ func TestLockIsLostBeforeAnotherGetsIt(t *testing.T) {
 
 // A program that is told to stop gives its lock back with a context that has
 // ended.
+// A context that ends in the moment in which the lock is granted: either Lock
+// fails and nothing stays held, or what it returns is held.
+func TestCancelMeetsGrant(t *testing.T) {
+	c := newCell(t)
+	first, second := c.dial(), c.dial()
+	ctx := within(t)
+	for range 20 {
+		l := must(first.Lock(ctx, "/l"))(t)
+		short, cancel := context.WithCancel(ctx)
+		// Lock goes on when both the grant and the end of its context are there.
+		got, err := second.Lock(short, "/l", client.LockDelay(0), client.OnWait(func(*client.HeldError) {
+			if err := l.Release(ctx); err != nil {
+				t.Error(err)
+			}
+			must(second.Stat(ctx, "/l"))(t)
+			cancel()
+		}))
+		if err != nil {
+			wantErr(t, err, context.Canceled)
+			eventually(t, "the lock is given back", func() error {
+				l, err := first.TryLock(ctx, "/l")
+				if err == nil {
+					err = l.Release(ctx)
+				}
+				return err
+			})
+			continue
+		}
+		must(second.Put(ctx, "/behind", nil))(t) // behind whatever the call has left to be done
+		if err := first.Check(ctx, got.Sequencer()); err != nil {
+			t.Fatalf("Lock returned a lock that is not held: %v", err)
+		}
+		if err := got.Release(ctx); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
 func TestReleaseWithEndedContext(t *testing.T) {
 	c := newCell(t)
 	s := c.dial()
