@@ -78,7 +78,6 @@ func (s *Store) timeCaused(c *pb.Command) *pb.Result {
 // ackEvents executes an AckEvents.
 func (s *Store) ackEvents(c *pb.Command) *pb.Result {
 	s.acknowledge(c.Session, c.AckedEvent, c.LowestUnanswered)
-	s.editSession(c.Session, func(x *session) { x.lastChange++ })
 	return s.answer(&pb.Result{Session: c.Session})
 }
 
@@ -144,10 +143,7 @@ func (s *Store) record(id uint64, r *pb.Result) {
 		s.sum -= old.hash
 	}
 	s.sum += h
-	s.editSession(id, func(x *session) {
-		x.last = max(x.last, r.Number)
-		x.lastChange++
-	})
+	s.editSession(id, func(x *session) { x.last = max(x.last, r.Number) })
 }
 
 // perform executes the operation of a request.

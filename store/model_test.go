@@ -155,7 +155,6 @@ func (m *model) execute(c *pb.Command) mResult {
 	if _, ok := c.Op.(*pb.Command_AckEvents); ok {
 		x.acked = max(x.acked, min(c.AckedEvent, uint64(len(x.events))))
 		x.lowest = max(x.lowest, min(c.LowestUnanswered, x.last+1))
-		x.change++
 		m.sessions[c.Session] = x
 		return mResult{session: c.Session}
 	}
@@ -183,7 +182,6 @@ func (m *model) execute(c *pb.Command) mResult {
 	}
 	if x, ok := m.sessions[c.Session]; ok {
 		x.last = c.Number
-		x.change++
 		x.results[c.Number] = r
 		m.sessions[c.Session] = x
 	}

@@ -15,7 +15,7 @@ type session struct {
 	lowest     uint64 // results below it are dropped; at most last + 1
 	nextEvent  uint64 // number of the next event, from 1
 	acked      uint64 // events up to it are dropped; less than nextEvent
-	lastChange uint64
+	lastChange uint64 // moves with what concerns its life, so not with requests
 	openedMS   int64
 	hash       uint64
 	caches     bool
@@ -144,7 +144,9 @@ func (s *Store) open(o *pb.OpenSession) *pb.Result {
 }
 
 // expire executes an ExpireSession; its epoch has been checked. It is void if
-// the session has executed anything since the master looked.
+// anything that concerns the session's life has changed since the master
+// looked. A request is no such thing: a client that sends requests but has no
+// lease must end like any other.
 func (s *Store) expire(e *pb.ExpireSession) *pb.Result {
 	x, ok := s.session(e.Session)
 	if !ok {

@@ -215,13 +215,23 @@ func TestADeposedMastersClockCountsForNothing(t *testing.T) {
 	if r.Code != pb.Code_STALE_EPOCH || c.s.CellTime() != 0 {
 		t.Fatalf("%v, cell time %d", r, c.s.CellTime())
 	}
-	expire.Epoch = c.s.Epoch()
-	c.want(pb.Code_OK, a, create("/sign-of-life"))
-	if r := c.applyBytes(marshal(t, expire)); r.Code != pb.Code_STALE_EPOCH {
-		t.Fatalf("a session that has moved on was expired: %v", r)
-	}
 	if _, ok := c.s.Session(a); !ok {
 		t.Fatal("expired")
+	}
+}
+
+func TestRequestsAreNoSignOfLife(t *testing.T) {
+	c := newCell(t)
+	a := c.open()
+	x, _ := c.s.Session(a)
+	expire := &pb.Command{Epoch: c.s.Epoch(), Op: &pb.Command_ExpireSession{ExpireSession: &pb.ExpireSession{Session: a, LastChange: x.LastChange + 1}}}
+	if r := c.applyBytes(marshal(t, expire)); r.Code != pb.Code_STALE_EPOCH {
+		t.Fatalf("a session that is not as the master saw it was expired: %v", r)
+	}
+	expire.GetExpireSession().LastChange = x.LastChange
+	c.want(pb.Code_OK, a, create("/late"))
+	if r := c.applyBytes(marshal(t, expire)); r.Code != pb.Code_OK {
+		t.Fatalf("a request kept a session without a lease alive: %v", r)
 	}
 }
 

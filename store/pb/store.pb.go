@@ -813,7 +813,8 @@ func (x *CloseSession) GetWorkEnded() bool {
 	return false
 }
 
-// ExpireSession is void unless the session's last_change still is as given.
+// ExpireSession is void unless the session's last_change still is as given: it
+// moves with what concerns the session's life, not with its requests.
 type ExpireSession struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Session       uint64                 `protobuf:"varint,1,opt,name=session,proto3" json:"session,omitempty"`
