@@ -30,6 +30,10 @@ func (w *World) checkSaid(p *process, m *pb.PeerMessage) {
 			}
 			aimed = w.plan.crashAtPromise
 		}
+	case paxos.MsgAccept:
+		if w.faulty && w.faultRandom.chance(w.plan.cutAtAccept) {
+			w.cutAtAccept(p)
+		}
 	case paxos.MsgAccepted:
 		if px.GetOk() {
 			if b := ballotOf(px.GetBallot()); p.said.promised.Less(b) {
@@ -47,6 +51,27 @@ func (w *World) checkSaid(p *process, m *pb.PeerMessage) {
 			}
 		})
 	}
+}
+
+// cutAtAccept cuts a leader off in the middle of its accepts: this one has left,
+// those to the others have not.
+func (w *World) cutAtAccept(p *process) {
+	w.after(0, func() {
+		if !w.faulty {
+			return
+		}
+		var cuts [][2]int
+		for _, q := range w.replicas {
+			if q != p {
+				cuts = append(cuts, [2]int{p.index, q.index}, [2]int{q.index, p.index})
+			}
+		}
+		w.cutLinks(8, cuts, w.faultRandom.between(600*millisecond, 3*second))
+	})
+	for i := range w.net.partial {
+		w.net.partial[i] = i == p.index
+	}
+	w.after(0, func() { clear(w.net.partial) })
 }
 
 // vote takes down an Accepted. A slot that the sender knows to be chosen may be

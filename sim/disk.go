@@ -172,7 +172,7 @@ func (d *disk) takeBeside(e *replog.Effects) {
 	p := d.p
 	for _, r := range e.DiskRead {
 		d.later(d.latency(), func() {
-			entries, trimmed, err := p.storage.Read(r.From, int(r.Limit), paxos.Slot(p.rep.Metrics().Chosen))
+			entries, trimmed, err := p.storage.Read(r.From, int(r.Limit), r.UpTo)
 			if !d.must("read the log", err) {
 				return
 			}

@@ -19,6 +19,7 @@ func (w *World) startFaults() {
 		{w.plan.resetEvery, w.faultReset},
 		{w.plan.handoverEvery, w.faultHandOver},
 		{w.plan.diskEvery, w.faultDisk},
+		{w.plan.deposeEvery, w.faultDepose},
 	} {
 		if f.every > 0 {
 			w.nextFault(w.plan.calm, f.every, f.do)
@@ -96,6 +97,12 @@ func (w *World) roleChanged(p *process) {
 	w.trace.add(w.now, "role", uint64(p.index), p.role.Epoch)
 	if p.role.Master {
 		w.counts.masters++
+		for _, q := range w.replicas {
+			if q != p && q.up && q.role.Master {
+				w.counts.doubled++
+				w.tell(p.name, "(%s still takes itself for master)", q.name)
+			}
+		}
 		w.tell(p.name, "is master of epoch %d", p.role.Epoch)
 	}
 }
@@ -256,6 +263,49 @@ func (w *World) faultPartition() {
 	w.cutLinks(kind, cuts, s.skewed(30*millisecond, 6*second))
 }
 
+// faultDepose lets another replica become master while the old one believes
+// that it still is: its messages do not arrive, while the answers to the earlier
+// ones arrive later and later. Some of its clients cannot reach it any more.
+func (w *World) faultDepose() {
+	m := w.master()
+	if m == nil || w.plan.replicas == 1 {
+		return
+	}
+	s := w.faultRandom
+	w.trace.add(w.now, "depose", uint64(m.index))
+	w.tell("net", "the way to %s becomes long", m.name)
+	for _, p := range w.replicas {
+		if p != m {
+			w.net.stretched[p.index][m.index] = w.now
+		}
+	}
+	w.after(s.between(second, 2*second), func() {
+		if !w.faulty {
+			return
+		}
+		var cuts [][2]int
+		for _, p := range w.replicas {
+			if p != m {
+				cuts = append(cuts, [2]int{m.index, p.index})
+			}
+		}
+		for _, c := range w.clients {
+			if s.chance(500_000) {
+				cuts = append(cuts, [2]int{m.index, c.index}, [2]int{c.index, m.index})
+				if c.conn != nil && c.conn.p == m {
+					c.conn.breakUp("reset", 0, 0)
+				}
+			}
+		}
+		w.cutLinks(7, cuts, s.between(2*second, 5*second))
+		w.after(s.between(2*second, 5*second), func() {
+			for _, p := range w.replicas {
+				w.net.stretched[p.index][m.index] = 0
+			}
+		})
+	})
+}
+
 func (w *World) cutLinks(kind int64, cuts [][2]int, d int64) {
 	w.counts.partitions++
 	for _, c := range cuts {
@@ -282,8 +332,9 @@ func (w *World) heal() {
 	w.faulty = false
 	w.trace.add(w.now, "heal")
 	w.tell("net", "ALL FAULTS END")
-	for _, row := range w.net.cut {
-		clear(row)
+	for i := range w.net.cut {
+		clear(w.net.cut[i])
+		clear(w.net.stretched[i])
 	}
 	for _, p := range w.replicas {
 		for p.pauses > 0 {

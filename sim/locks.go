@@ -75,13 +75,36 @@ func (c *client) acquired(k *call) {
 	w.counts.grants++
 	c.work(h)
 	span := w.workRandom.skewed(1, 3000*millisecond)
+	if w.workRandom.chance(200_000) {
+		span = w.workRandom.between(second, 6*second)
+	}
 	if k.cancel || c.ending {
 		span = 0
 	}
 	c.later(span, func() { c.giveBack(h) })
-	if w.faulty && w.faultRandom.chance(w.plan.freezeHolder) {
-		c.freezeAfter(w.faultRandom.skewed(0, 300*millisecond), w.faultRandom.between(500*millisecond, 6*second))
+	w.seize(h)
+}
+
+// seize freezes a holder, or cuts it off while it goes on working.
+func (w *World) seize(h *hold) {
+	if !w.faulty || !w.faultRandom.chance(w.plan.seizeHolder) {
+		return
 	}
+	wait, d := w.faultRandom.skewed(0, 300*millisecond), w.faultRandom.between(1500*millisecond, 6*second)
+	if w.faultRandom.chance(500_000) {
+		h.c.freezeAfter(wait, d)
+		return
+	}
+	w.after(wait, func() {
+		if !w.faulty {
+			return
+		}
+		var cuts [][2]int
+		for _, p := range w.replicas {
+			cuts = append(cuts, [2]int{p.index, h.c.index}, [2]int{h.c.index, p.index})
+		}
+		w.cutLinks(9, cuts, d)
+	})
 }
 
 // freezeAfter freezes the program for a while.

@@ -12,18 +12,25 @@ import (
 // first, then clients. cut[a][b] counts the faults that keep a's messages from
 // b; the way back is counted apart, so partitions may be one-way.
 type network struct {
-	cut   [][]int
-	last  [][]int64 // when the last ordered message from a reaches b
-	bulk  [][]int64 // the same on the bulk lane
-	pairs []*pair
+	cut  [][]int
+	last [][]int64 // when the last ordered message from a reaches b
+	bulk [][]int64 // the same on the bulk lane
+	// stretched[a][b], if not 0, is since when messages from a to b take longer
+	// and longer: what was sent within a second arrives within three.
+	stretched [][]int64
+	pairs     []*pair
+	// partial[a] is set while a machine that is being cut off sends its last
+	// batch: nothing more of it arrives.
+	partial []bool
 }
 
 func newNetwork(machines int) *network {
-	n := &network{}
+	n := &network{partial: make([]bool, machines)}
 	for i := 0; i < machines; i++ {
 		n.cut = append(n.cut, make([]int, machines))
 		n.last = append(n.last, make([]int64, machines))
 		n.bulk = append(n.bulk, make([]int64, machines))
+		n.stretched = append(n.stretched, make([]int64, machines))
 	}
 	return n
 }
@@ -41,6 +48,7 @@ func (w *World) sendPeer(p *process, s replog.Send) {
 		w.fail("network", "%s sent a message to replica %d, which is not in the cell", p.name, s.To)
 		return
 	}
+	cutOff := w.net.partial[p.index]
 	w.checkSaid(p, s.Message)
 	data, err := proto.Marshal(s.Message)
 	if err != nil {
@@ -56,7 +64,7 @@ func (w *World) sendPeer(p *process, s replog.Send) {
 			copies = 2
 		}
 	}
-	if w.net.blocked(p.index, to.index) {
+	if w.net.blocked(p.index, to.index) || cutOff {
 		copies = 0
 	}
 	w.traceSend(p, to, s.Message, copies)
@@ -68,6 +76,9 @@ func (w *World) sendPeer(p *process, s replog.Send) {
 // arrival draws when a message gets there.
 func (w *World) arrival(p, to *process, bulk bool) int64 {
 	at := w.now + w.latency()
+	if since := w.net.stretched[p.index][to.index]; since != 0 {
+		at += 2 * (w.now - since)
+	}
 	if w.faulty && !w.plan.ordered {
 		if w.netRandom.chance(w.plan.late) {
 			at += w.netRandom.below(w.plan.lateMost)
@@ -86,7 +97,7 @@ func (w *World) arrival(p, to *process, bulk bool) int64 {
 // deliverPeer: what was under way when the network was cut may arrive still,
 // much later, and make a master believe that it is heard.
 func (w *World) deliverPeer(p, to *process, data []byte) {
-	if !to.up || !to.connected[p.index] || (w.plan.ordered && w.net.blocked(p.index, to.index)) {
+	if !to.up || !to.connected[p.index] {
 		return
 	}
 	m := new(pb.PeerMessage)

@@ -37,13 +37,15 @@ type plan struct {
 	// Faults that come and go: mean time between two of a kind, 0 for never.
 	crashEvery, partitionEvery, pauseEvery, clientPauseEvery int64
 	clientCrashEvery, resetEvery, handoverEvery, diskEvery   int64
+	deposeEvery                                              int64
 	// Faults aimed at a moment, in ppm of those moments: a crash just after a
 	// promise or a vote has left.
 	crashAtPromise, crashAtVote int64
 	longDown                    bool  // or of many seconds: what is missed is trimmed meanwhile
 	quickRestart                bool  // down times of milliseconds
 	crashInOpen                 int64 // ppm of the starts at which the power goes again
-	freezeHolder                int64 // ppm of the grants at which the holder is frozen at some time
+	cutAtAccept                 int64 // ppm of the accepts in whose middle a leader is cut off
+	seizeHolder                 int64 // ppm of the grants at which the holder is frozen or cut off at some time
 	powerCut                    bool  // now and then all crash at once
 
 	// Log and snapshots.
@@ -141,9 +143,15 @@ func (p *plan) drawProcessFaults(s *stream) {
 		p.diskEvery = s.between(800, 6000) * millisecond
 	}
 	if s.chance(300_000) {
-		p.freezeHolder = pick(s, []int64{20_000, 150_000})
+		p.seizeHolder = pick(s, []int64{20_000, 150_000})
+	}
+	if s.chance(250_000) {
+		p.deposeEvery = s.between(2000, 6000) * millisecond
 	}
 	p.quickRestart = s.chance(500_000)
+	if s.chance(250_000) {
+		p.cutAtAccept = pick(s, []int64{300, 2_000})
+	}
 	p.longDown = s.chance(200_000)
 	p.powerCut = s.chance(150_000)
 	if s.chance(400_000) {

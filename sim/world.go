@@ -48,7 +48,7 @@ type counts struct {
 	grants, lost, zombies, fenced                 int
 	expired, expiredPaused                        int
 	crashes, partitions, pauses, masters, refused int
-	snapshots, installs, breaks, checked          int
+	snapshots, installs, breaks, checked, doubled int
 }
 
 // Failure is a broken property.
