@@ -13,8 +13,10 @@ import (
 	"google.golang.org/protobuf/proto"
 )
 
-// commandMax is about the largest command that fits the service's frame limit.
-const commandMax = 2 << 20
+// commandMax is the largest command that fits the service's frame limit, with
+// what goes around it. A frame over the limit would end the connection, and
+// come again on the next.
+const commandMax = 2<<20 - 1<<10
 
 // begin brings a call to the loop. An error means that it was not begun.
 func (d *driver) begin(ctx context.Context, c *call, ev machine.Event) error {

@@ -235,6 +235,25 @@ func TestTxn(t *testing.T) {
 	}
 }
 
+// The largest request that the client lets out is one that the service takes: a
+// frame over its limit would come again with each reconnect.
+func TestLargestRequestIsTaken(t *testing.T) {
+	c := newCell(t)
+	s := c.dial()
+	ctx := within(t)
+	for size := 1 << 20; ; size -= 16 {
+		_, err := s.Txn().Put("/a", make([]byte, 1<<20)).Put("/b", make([]byte, size)).Commit(ctx)
+		if err == nil {
+			break
+		}
+		wantErr(t, err, client.ErrTooLarge)
+		if size < 1<<20-1<<14 {
+			t.Fatalf("%d bytes: %v", 1<<20+size, err)
+		}
+	}
+	must(s.Put(ctx, "/c", nil))(t)
+}
+
 func TestReaderLeavesNoTrace(t *testing.T) {
 	c := newCell(t)
 	ctx := within(t)
