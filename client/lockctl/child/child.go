@@ -40,7 +40,8 @@ type Options struct {
 	// Kill is how long the process group may take to end after TERM before it
 	// gets KILL.
 	Kill time.Duration
-	// Stopping is called once, before TERM is sent because ctx ended.
+	// Stopping is called once, on a goroutine of its own, when TERM has been sent
+	// because ctx ended: it may block, for example on a terminal that is held up.
 	Stopping func(cause error)
 }
 
@@ -52,9 +53,13 @@ type Result struct {
 
 // Run starts the command and waits for its end. When ctx ends first, the whole
 // process group gets TERM and, after o.Kill, KILL; Run returns only when the
-// command is gone. Signals that this process receives meanwhile are passed on
-// to the group. The error is a *StartError or an error of waiting.
+// command is gone. It is not started if ctx has ended already. Signals that this
+// process receives meanwhile are passed on to the group. The error is a
+// *StartError or an error of waiting.
 func Run(ctx context.Context, o Options) (Result, error) {
+	if ctx.Err() != nil {
+		return Result{Stopped: true}, nil
+	}
 	cmd := exec.Command(o.Args[0], o.Args[1:]...)
 	cmd.Env = append(os.Environ(), o.Env...)
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, os.Stdout, os.Stderr
@@ -75,6 +80,7 @@ func Run(ctx context.Context, o Options) (Result, error) {
 	var res Result
 	done := ctx.Done()
 	var kill <-chan time.Time
+	told := make(chan struct{})
 	for {
 		select {
 		case err := <-ended:
@@ -82,6 +88,10 @@ func Run(ctx context.Context, o Options) (Result, error) {
 				// The command is gone; what it left behind must not outlive
 				// the lock either.
 				signalGroup(group, syscall.SIGKILL)
+				select {
+				case <-told:
+				case <-time.After(toldTime):
+				}
 			}
 			code, err := exitCode(err)
 			res.Code = code
@@ -90,11 +100,14 @@ func Run(ctx context.Context, o Options) (Result, error) {
 			signalGroup(group, s.(syscall.Signal))
 		case <-done:
 			done, res.Stopped = nil, true
-			if o.Stopping != nil {
-				o.Stopping(context.Cause(ctx))
-			}
 			signalGroup(group, syscall.SIGTERM)
 			signalGroup(group, syscall.SIGCONT) // a stopped command must wake to see it
+			go func() {
+				defer close(told)
+				if o.Stopping != nil {
+					o.Stopping(context.Cause(ctx))
+				}
+			}()
 			timer := time.NewTimer(o.Kill)
 			defer timer.Stop()
 			kill = timer.C
@@ -104,6 +117,9 @@ func Run(ctx context.Context, o Options) (Result, error) {
 		}
 	}
 }
+
+// toldTime is how long Run waits for Stopping once the command is gone.
+const toldTime = 100 * time.Millisecond
 
 func startError(name string, err error) error {
 	code := CodeNotExecutable
