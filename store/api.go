@@ -115,6 +115,8 @@ type API interface {
 	// Subtree calls f for path and everything below it, in path order.
 	Subtree(path string, f func(n NodeView) bool)
 	Session(id uint64) (SessionView, bool)
+	// SessionOf returns the session that an OpenSession with this nonce finds.
+	SessionOf(nonce []byte) (id uint64, ok bool)
 	Sessions(after uint64, f func(SessionView) bool)
 	// Events calls f for the events of a session that are not acknowledged.
 	Events(session, after uint64, f func(*pb.SessionEvent) bool)

@@ -286,6 +286,12 @@ func (s *Store) Session(id uint64) (SessionView, bool) {
 	return x.view(id), true
 }
 
+// SessionOf returns the session that an OpenSession with this nonce finds.
+func (s *Store) SessionOf(nonce []byte) (id uint64, ok bool) {
+	item, ok := s.nonces.Get(nonceItem{nonce: string(nonce)})
+	return item.id, ok
+}
+
 func (x *session) view(id uint64) SessionView {
 	return SessionView{
 		ID: id, Nonce: []byte(x.nonce), LeaseMS: x.leaseMS, Client: x.client,

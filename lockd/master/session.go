@@ -101,7 +101,9 @@ func (m *Master) open(c *conn, o *wirepb.OpenSession) {
 		m.wait(waiter{conn: c, arrival: m.now, open: again})
 		return
 	}
-	if n, _ := m.st.Counts(); n+len(m.opening) >= m.o.MaxSessions {
+	// A repeat whose first answer was lost makes no session, so no limit concerns it.
+	_, repeat := m.st.SessionOf(o.GetNonce())
+	if n, _ := m.st.Counts(); n+len(m.opening) >= m.o.MaxSessions && !repeat {
 		refuse(wirepb.ErrorCode_TOO_MANY, fmt.Sprintf("the cell has %d sessions, its limit; end some first", n))
 		return
 	}

@@ -88,6 +88,21 @@ func TestTooManySessions(t *testing.T) {
 	cl.err(wirepb.ErrorCode_INVALID_ARGUMENT)
 }
 
+// An OpenSession whose answer was lost has made its session: its repeat is
+// answered also when no more sessions are taken.
+func TestRepeatedOpenAtTheLimit(t *testing.T) {
+	c := newCell(t, 1, func(o *Options) { o.MaxSessions = 1 })
+	first := c.reps[0].dial()
+	s := first.open(1, time.Minute)
+	first.hangup()
+	cl := c.reps[0].dial()
+	cl.send(open(2, nonce(2), time.Minute))
+	cl.err(wirepb.ErrorCode_TOO_MANY)
+	if again := cl.open(1, time.Minute); again != s {
+		t.Fatalf("the repeat opened %d, the first %d", again, s)
+	}
+}
+
 func TestNotMaster(t *testing.T) {
 	c := newCell(t, 3)
 	writer := c.reps[0].dial()
