@@ -98,8 +98,7 @@ func (m *Master) left(id uint64) int64 {
 }
 
 // keepAlive takes a KeepAlive: it is held until a third of the shortest lease
-// is used. A connection has one; a second takes the place of one that is still
-// held, which then is never answered.
+// is used. A connection has one held; another lets it go, to be answered ahead.
 func (m *Master) keepAlive(c *conn, k *wirepb.KeepAlive) {
 	if m.notMaster(c, &wirepb.Error{Id: k.GetId()}) {
 		return
@@ -110,7 +109,12 @@ func (m *Master) keepAlive(c *conn, k *wirepb.KeepAlive) {
 		return
 	}
 	m.count.KeepAlives++
-	m.dropHeld(c)
+	if c.keep != nil {
+		m.answerKeep(c)
+		if c.closing {
+			return
+		}
+	}
 	due := m.now + defaultLease/3
 	for _, id := range k.GetSessions() {
 		s := m.sessions[id]

@@ -38,17 +38,18 @@ func TestOpenRenewExpire(t *testing.T) {
 	}
 }
 
-func TestKeepAliveNowAndTheLatest(t *testing.T) {
+func TestKeepAliveNowAndAnotherHeld(t *testing.T) {
 	c := newCell(t, 1)
 	cl := c.reps[0].dial()
 	s := cl.open(1, 6*time.Second)
 	cl.send(keepAlive(1, false, s))
 	cl.send(keepAlive(2, true, s))
+	cl.kept(1, s) // let go by the second: none stays without an answer
 	if k := cl.kept(2, s); k.GetHeldNs() != 0 {
 		t.Errorf("held %d ns although asked for now", k.GetHeldNs())
 	}
 	c.advance(3 * time.Second)
-	cl.none() // the first was replaced by the second
+	cl.none()
 }
 
 // The lease runs from the instant at which leadership was proven, not from the
