@@ -13,6 +13,10 @@ const (
 	pendingBytesMax = 64 << 20
 )
 
+// flushWindows is how many windows of bytes may wait for the own disk. Others
+// can choose without it, so the window of open slots alone does not bound them.
+const flushWindows = 4
+
 // leadership is the state of a leader, gone when it steps down.
 type leadership struct {
 	since    time.Duration
@@ -112,7 +116,7 @@ func (r *Replica) cutProposals() {
 // windowOpen reports whether another slot may be opened. The window bounds
 // what a successor has to recover, and memory.
 func (r *Replica) windowOpen() bool {
-	return r.lead.next-1-r.chosen < Slot(r.o.WindowSlots) && r.openBytes < r.o.WindowBytes
+	return r.lead.next-1-r.chosen < Slot(r.o.WindowSlots) && r.openBytes < r.o.WindowBytes && !r.diskBehind()
 }
 
 // proposeIn is the leader's own phase 2: it accepts the value itself, at its
@@ -136,9 +140,16 @@ func (r *Replica) store(e Entry) {
 		r.openBytes -= old.size
 	}
 	r.log.put(e)
-	r.openBytes += r.log.get(e.Slot).size
+	size := r.log.get(e.Slot).size
+	r.openBytes += size
 	r.records = append(r.records, e)
+	r.unflushed += size
+	r.gathered += size
 }
+
+// diskBehind reports whether so much waits for the own disk that nothing more
+// is taken on until some of it is durable.
+func (r *Replica) diskBehind() bool { return r.unflushed > flushWindows*r.o.WindowBytes }
 
 // sendAccepts streams open slots to the followers. A follower that is too far
 // behind to store them gets none: it fetches what is chosen.
@@ -184,6 +195,9 @@ func (r *Replica) onAccept(m *Message) {
 		x := r.log.get(e.Slot)
 		if x != nil && x.Ballot == m.Ballot {
 			continue // repeated
+		}
+		if r.diskBehind() {
+			break // it will be sent again
 		}
 		if x == nil && e.Slot > r.chosen+1 && r.openBytes > 2*r.o.WindowBytes {
 			continue // no room beyond a gap; it will be sent again

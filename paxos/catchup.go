@@ -79,7 +79,7 @@ func (r *Replica) otherPeer(id ReplicaID) ReplicaID {
 
 func (r *Replica) askCatchUp() {
 	c := &r.catch
-	if c.asked || c.target <= r.chosen || r.lead != nil {
+	if c.asked || c.target <= r.chosen || r.lead != nil || r.diskBehind() {
 		return
 	}
 	if c.peer == 0 || c.peer == r.o.ID {
@@ -104,7 +104,7 @@ func (r *Replica) onCatchUp(m *Message) {
 		reply.Entries = r.log.collect(m.Slot, r.chosen, limit)
 		r.send(reply)
 	default:
-		r.out.ReadLog = append(r.out.ReadLog, ReadLog{To: m.From, From: m.Slot, Limit: uint64(limit)})
+		r.out.ReadLog = append(r.out.ReadLog, ReadLog{To: m.From, From: m.Slot, UpTo: r.log.base - 1, Limit: uint64(limit)})
 	}
 }
 
@@ -156,7 +156,7 @@ func (r *Replica) onCatchUpReply(m *Message) {
 // learn takes a value that is known to be chosen.
 // Invariant: a chosen value never changes.
 func (r *Replica) learn(e Entry) {
-	if e.Slot != r.chosen+1 || r.lead != nil {
+	if e.Slot != r.chosen+1 || r.lead != nil || r.diskBehind() {
 		return
 	}
 	x := r.log.get(e.Slot)
@@ -212,7 +212,7 @@ func (r *Replica) installed(ev Installed) {
 		}
 	}
 	r.log.dropTo(ev.Slot)
-	r.chosen = ev.Slot
+	r.chosen, r.durChosen = ev.Slot, ev.Slot
 	r.diskFirst = ev.Slot + 1
 	if len(ev.Configuration.Members) > 0 {
 		r.cfg = ev.Configuration

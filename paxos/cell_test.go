@@ -299,8 +299,8 @@ func (c *cell) tick(d time.Duration) {
 	}
 }
 
-// answerRead answers the oldest read of the log that n wants. What is written
-// but not flushed can be read, as from a file.
+// answerRead answers the oldest read of the log that n wants from what is
+// durable; what waits for its flush may not be in the file yet.
 func (c *cell) answerRead(n *node) {
 	q := n.reads[0]
 	n.reads = n.reads[1:]
@@ -308,23 +308,12 @@ func (c *cell) answerRead(n *node) {
 		c.step(n, paxos.LogRead{To: q.To, Trimmed: true})
 		return
 	}
-	written := make(map[paxos.Slot]paxos.Entry)
-	chosen := n.r.Status().Chosen
-	for _, o := range n.owed {
-		if o.record != nil {
-			for _, e := range o.record.Entries {
-				written[e.Slot] = e
-			}
-		}
-	}
 	var out []paxos.Entry
 	size := uint64(0)
-	for s := q.From; s <= chosen && size < q.Limit; s++ {
-		e, ok := written[s]
+	for s := q.From; s <= q.UpTo && size < q.Limit; s++ {
+		e, ok := n.disk.entries[s]
 		if !ok {
-			if e, ok = n.disk.entries[s]; !ok {
-				break
-			}
+			break
 		}
 		e.Chosen = true
 		for _, cmd := range e.Value.Commands {

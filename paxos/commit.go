@@ -82,8 +82,10 @@ func (r *Replica) choose(s Slot) {
 
 // shrink keeps the chosen entries in memory within their bound; others are
 // read from disk when somebody asks.
+// Invariant: what is read from disk as chosen is durable there, over whatever
+// was accepted in its slot before.
 func (r *Replica) shrink() {
-	for r.log.bytes-r.openBytes > r.o.MemoryBytes && r.log.base < r.chosen {
+	for r.log.bytes-r.openBytes > r.o.MemoryBytes && r.log.base < r.chosen && r.log.base <= r.durChosen {
 		r.log.dropTo(r.log.base)
 	}
 }
@@ -152,7 +154,8 @@ func (r *Replica) leaderTick() {
 		if p.sent > p.accepted && r.now-p.progressAt > 2*r.o.Heartbeat && p.chosen+Slot(aheadWindows*r.o.WindowSlots) >= r.chosen {
 			// Silence about what was sent: send it again. The chosen values of
 			// slots at or below the chosen index are safe at any ballot.
-			p.sent = max(p.accepted, p.chosen, r.log.base-1)
+			// A chosen index above the own one may have been forgotten since.
+			p.sent = max(p.accepted, min(p.chosen, r.chosen), r.log.base-1)
 			p.progressAt = r.now
 		}
 	}

@@ -59,7 +59,11 @@
 //  10. A leader that hands over proposes and confirms nothing more in its
 //     ballot (handOver).
 //  11. Memory is bounded: window of open slots and bytes, pending commands,
-//     chosen entries in memory, entries stored ahead of a gap.
+//     chosen entries in memory, entries stored ahead of a gap, what waits for
+//     the own disk (diskBehind).
+//  12. What is read from disk to be given to others as chosen is durable there
+//     (shrink, ReadLog): before that its slot may hold what was accepted at an
+//     older ballot.
 //
 // # Founding
 //

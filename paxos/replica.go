@@ -65,6 +65,11 @@ type Replica struct {
 	owed      []owedWrite
 	durBallot Ballot // ballot of durUpTo
 	durUpTo   Slot   // accepted without a gap at durBallot, durably
+	durChosen Slot   // up to here the last record of each slot is durable
+	// Sizes of the entries recorded: all that is not durable, and of these what
+	// is not handed out yet.
+	unflushed int
+	gathered  int
 
 	// Gathered for Take.
 	records  []Entry
@@ -83,6 +88,8 @@ type owedWrite struct {
 	ballot   Ballot
 	upTo     Slot
 	promise  Ballot
+	chosen   Slot
+	bytes    int
 }
 
 // New makes a replica from what was found on disk; a zero Restored is a fresh
@@ -110,6 +117,7 @@ func New(o Options, r Restored) *Replica {
 			p.maxRound = max(p.maxRound, e.Ballot.Round)
 		}
 	}
+	p.durChosen = max(r.Applied, r.Chosen)
 	// A record's chosen index was written after the entries it covers, and
 	// each of those was then at the ballot that chose it, or learnt.
 	for p.chosen < r.Chosen && p.log.get(p.chosen+1) != nil {
@@ -187,6 +195,8 @@ func (r *Replica) Step(now time.Duration, ev Event) {
 		if r.role == Follower || r.role == Candidate {
 			r.prepare(false)
 		}
+	case NoteChosen:
+		r.dirty = true
 	}
 }
 
@@ -210,7 +220,15 @@ func (r *Replica) Take(now time.Duration) Effects {
 	if out.Record != nil || len(out.After) > 0 {
 		r.sequence++
 		out.Sequence = r.sequence
-		r.owed = append(r.owed, owedWrite{r.sequence, r.now, r.promised, r.acceptedUpTo(r.promised), r.promised})
+		r.owed = append(r.owed, owedWrite{
+			sequence: r.sequence, at: r.now, ballot: r.promised, upTo: r.acceptedUpTo(r.promised),
+			promise: r.promised, chosen: r.chosen, bytes: r.gathered,
+		})
+		r.gathered = 0
+	}
+	if len(r.owed) == 0 {
+		r.durChosen = r.chosen
+		r.shrink()
 	}
 	if role := (RoleEvent{r.role, r.ballot, r.leader}); role != r.told {
 		r.told = role
@@ -286,12 +304,15 @@ func (r *Replica) persisted(sequence uint64) {
 			r.durBallot, r.durUpTo = w.ballot, 0
 		}
 		r.durUpTo = max(r.durUpTo, w.upTo)
+		r.durChosen = max(r.durChosen, w.chosen)
+		r.unflushed -= w.bytes
 		if r.phase != nil && w.promise == r.phase.ballot && !r.phase.durable {
 			r.phase.durable = true
 			r.phaseOneStep()
 		}
 	}
 	r.owed = r.owed[:copy(r.owed, r.owed[done:])] // in place: the array serves the next writes
+	r.shrink()
 	if r.lead != nil {
 		r.countVotes()
 	}

@@ -168,6 +168,9 @@ type (
 	}
 	// Campaign starts an election at once (tests, founding).
 	Campaign struct{}
+	// NoteChosen makes the next Effects have a Record, if only for its chosen
+	// index: what relies on slots that are chosen now waits for its flush.
+	NoteChosen struct{}
 )
 
 func (Tick) event()          {}
@@ -181,6 +184,7 @@ func (LogRead) event()       {}
 func (Trimmed) event()       {}
 func (Installed) event()     {}
 func (Campaign) event()      {}
+func (NoteChosen) event()    {}
 
 // Effects is what the driver owes after a batch of events. Sequence grows by
 // one with each Effects that has a Record or an After message.
@@ -217,10 +221,13 @@ type Confirm struct {
 	Slot  Slot
 }
 
-// ReadLog asks for chosen entries from From on for replica To.
+// ReadLog asks for chosen entries from From to UpTo for replica To. The last
+// record of each of these slots is durable; behind UpTo the log may still have
+// a value that was accepted and not chosen, while the one that was is queued.
 type ReadLog struct {
 	To    ReplicaID
 	From  Slot
+	UpTo  Slot
 	Limit uint64 // bytes
 }
 

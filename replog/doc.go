@@ -107,7 +107,9 @@
 // of the replica that wrote it and is handed to others as it is. The newest two
 // are kept (and one more while a peer is fetching it), and the log from the
 // older one on, so that if the newest does not verify, the older one and the log
-// give the same state. If every slot known to be chosen cannot be had from a
+// give the same state. A replica's own snapshot is begun only when a record
+// that says that its slot is chosen is durable: so the log's last record of each
+// slot up to there is of what was chosen. If every slot known to be chosen cannot be had from a
 // good snapshot and the log, Open refuses.
 //
 // Installing a received snapshot: it is verified, decoded and durable under its
@@ -115,7 +117,8 @@
 // and the accepted entries above the snapshot; when that is durable under its
 // name, older segments are removed, oldest first, each durably before the next.
 // So at every point there is a snapshot and a row of segments without a gap
-// that belong together.
+// that belong together. A snapshot found ahead of all that the log says is
+// chosen is one whose installation had not begun; the next start installs it.
 //
 // # Failures of the disk
 //

@@ -32,8 +32,12 @@ type keeping struct {
 	bytes         int64      // of commands applied since the newest
 	saving        bool
 	savingBytes   int64 // bytes when the saving one was taken
-	retryAt       time.Duration
-	trimmed       paxos.Slot // the log is cut up to here
+	// The saving one, until a record that says that its slot is chosen is
+	// durable, the one of sequence after.
+	taken   *SaveSnapshot
+	after   uint64
+	retryAt time.Duration
+	trimmed paxos.Slot // the log is cut up to here
 }
 
 // start begins with the snapshot that the state was loaded from. Whether an
@@ -67,8 +71,16 @@ func (s *serving) under(now time.Duration) bool {
 }
 
 // save asks for a snapshot when it is due, one at a time.
+//
+// Invariant: no snapshot of this replica's own is ahead of its log on disk.
+// What is chosen is applied before it is durable, and in the same slot an older
+// record may hold another value; a snapshot that became durable first would
+// make that one pass for chosen after a crash.
 func (n *Node) save() {
 	k := &n.keep
+	if k.taken != nil && n.durable >= k.after {
+		n.fx.SaveSnapshot, k.taken = k.taken, nil
+	}
 	if k.saving || n.fetch.meta != nil || n.config == nil || n.applied <= k.newest || n.now < k.retryAt {
 		return
 	}
@@ -87,7 +99,10 @@ func (n *Node) save() {
 		return
 	}
 	k.saving, k.savingBytes = true, k.bytes
-	n.fx.SaveSnapshot = &SaveSnapshot{Meta: n.meta(), Snapshot: n.sm.Snapshot()}
+	k.taken = &SaveSnapshot{Meta: n.meta(), Snapshot: n.sm.Snapshot()}
+	n.px.Step(n.now, paxos.NoteChosen{})
+	n.drain()
+	k.after = n.sequence
 }
 
 // meta describes a snapshot of the present state.

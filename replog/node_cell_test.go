@@ -427,7 +427,7 @@ func (h *host) checkInstall(s *replog.InstallSnapshot) {
 // slow performs what runs beside the log.
 func (h *host) slow(e *replog.Effects) {
 	for _, r := range e.DiskRead {
-		entries, trimmed, err := h.storage.Read(r.From, int(r.Limit), h.node.Status().Paxos.Chosen)
+		entries, trimmed, err := h.storage.Read(r.From, int(r.Limit), r.UpTo)
 		h.must(err)
 		h.events = append(h.events, replog.ReadDone{To: r.To, Entries: entries, Trimmed: trimmed})
 	}

@@ -104,8 +104,12 @@ func (s *snapshots) complete() (*pb.SnapshotMeta, any, error) {
 	case meta.Cell != s.id.Cell:
 		return nil, nil, fmt.Errorf("it is of cell %q, this is a replica of cell %q", meta.Cell, s.id.Cell)
 	}
-	if _, err := DecodeConfiguration(meta.Config); err != nil {
+	c, err := DecodeConfiguration(meta.Config)
+	if err != nil {
 		return nil, nil, err
+	}
+	if own := s.cellIdentity(); own != 0 && (c == nil || c.CellIdentity != own) {
+		return nil, nil, fmt.Errorf("it is of another founding of the cell, this is a replica of %016x", own)
 	}
 	state, err := decodeSnapshot(p.file, incomingName, s.decode)
 	if err != nil {

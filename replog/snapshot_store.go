@@ -26,6 +26,8 @@ type snapshots struct {
 	stop   *failStop
 	id     *pb.Identity
 	decode Decode
+	// cellIdentity is that of the identity file, 0 before founding.
+	cellIdentity func() uint64
 
 	saving sync.Mutex // one at a time is written
 
@@ -115,16 +117,6 @@ func (s *snapshotsFound) base() paxos.Slot {
 		return 0
 	}
 	return s.good[len(s.good)-1]
-}
-
-// reached is the highest slot that a snapshot, good or not, was made of: so
-// far the log was chosen.
-func (s *snapshotsFound) reached() paxos.Slot {
-	slot := s.base()
-	for _, d := range s.damaged {
-		slot = max(slot, d)
-	}
-	return slot
 }
 
 // load decodes the newest good snapshot.

@@ -116,7 +116,7 @@ func TestOnlySnapshotDamagedAndLogWhole(t *testing.T) {
 	must(t, st.Close())
 	must(t, fsys.Flip(olderSnap, 2000, 1))
 	o := open(t, fsys)
-	if o.Paxos.Applied != 0 || len(o.Paxos.Entries) != 10 || o.Paxos.Chosen != 10 {
+	if o.Paxos.Applied != 0 || len(o.Paxos.Entries) != 10 || o.Paxos.Chosen != 9 {
 		t.Errorf("snapshot of slot %d, %d entries, chosen %d", o.Paxos.Applied, len(o.Paxos.Entries), o.Paxos.Chosen)
 	}
 }
@@ -269,6 +269,56 @@ func TestSpoiledTransferIsRefused(t *testing.T) {
 	}
 	if err == nil {
 		t.Error("a snapshot of another cell was accepted")
+	}
+}
+
+func TestReceivedSnapshotIsOfThisCell(t *testing.T) {
+	pieces := transfer(t, open(t, twoSnapshots(t)).Storage, 100_000)
+	for _, own := range []uint64{0, 5, 6} {
+		fsys := faultfs.New()
+		st := open(t, fsys).Storage
+		if own != 0 {
+			must(t, st.SetFounded(own))
+		}
+		var err error
+		for _, p := range pieces {
+			_, _, err = st.ReceiveSnapshot(p)
+		}
+		names, _ := fsys.List("snap")
+		if refused := own == 6; refused != (err != nil) || refused != (len(names) == 0) {
+			t.Errorf("identity %d, the snapshot is of 5: %v, files %q", own, err, names)
+		}
+	}
+}
+
+// A crash between the naming of a received snapshot and its installation: what
+// the log holds below the snapshot's slot was accepted, and need not be chosen.
+func TestSnapshotReceivedAndNotInstalledTakesTheLogsPlace(t *testing.T) {
+	pieces := transfer(t, open(t, twoSnapshots(t)).Storage, 100_000)
+	fsys := faultfs.New()
+	st := open(t, fsys).Storage
+	for slot := paxos.Slot(1); slot <= 25; slot++ {
+		r := record(slot, 100)
+		r.Chosen = min(r.Chosen, 15)
+		must(t, st.Append([]*paxos.Record{r}))
+	}
+	must(t, st.Sync())
+	for _, p := range pieces {
+		_, _, err := st.ReceiveSnapshot(p)
+		must(t, err)
+	}
+	fsys = fsys.CrashLost()
+	for entries := 5; entries <= 6; entries++ {
+		o := open(t, fsys)
+		if o.Paxos.Applied != 20 || o.Paxos.First != 21 || len(o.Paxos.Entries) != entries || o.Paxos.Promised != ballot {
+			t.Fatalf("%+v", o.Paxos)
+		}
+		if given, trimmed, err := o.Storage.Read(16, 1<<20, 20); !trimmed || err != nil {
+			t.Fatalf("%d entries are given for chosen, %v", len(given), err)
+		}
+		write(t, o.Storage, 26, 26, 10)
+		must(t, o.Storage.Close())
+		fsys = fsys.CrashLost()
 	}
 }
 

@@ -128,14 +128,19 @@ func open(o *StorageOptions) (*Opened, error) {
 func (s *Storage) restore(o *StorageOptions, snaps *snapshotsFound, log *walFound) (*Opened, error) {
 	w := log.wal
 	base := snaps.base()
-	w.facts.settle(snaps.reached())
+	// A replica's own snapshots are never ahead of its log (Node.save): this one
+	// was received, and it has not come to its installation. What the log holds
+	// below its slot need not be what was chosen there.
+	uninstalled := w.facts.chosen < base
+	w.facts.settle(base)
 	if err := checkWhole(snaps, log); err != nil {
 		return nil, err
 	}
 	opened := &Opened{Storage: s, Identity: proto.CloneOf(s.id)}
+	var c *paxos.Configuration
 	if base > 0 {
-		c, err := DecodeConfiguration(snaps.newest.Config)
-		if err != nil {
+		var err error
+		if c, err = DecodeConfiguration(snaps.newest.Config); err != nil {
 			return nil, &DamagedError{File: snapshotName(base), What: err.Error()}
 		}
 		if c != nil && w.facts.configSlot <= base {
@@ -151,7 +156,16 @@ func (s *Storage) restore(o *StorageOptions, snaps *snapshotsFound, log *walFoun
 		return nil, err
 	}
 	s.log = w
-	s.snaps = &snapshots{fs: o.FS, stop: &s.stop, id: s.id, decode: o.Decode, kept: snaps.good}
+	s.snaps = &snapshots{fs: o.FS, stop: &s.stop, id: s.id, decode: o.Decode, cellIdentity: s.cellIdentity, kept: snaps.good}
+	if uninstalled {
+		if err := w.install(base, c, w.facts.promised, nil); err != nil {
+			return nil, err
+		}
+		if err := s.snaps.installed(base); err != nil {
+			return nil, err
+		}
+		notes = append(notes, fmt.Sprintf("the snapshot of slot %d was received and not installed before an earlier stop: it has taken the log's place", base))
+	}
 	opened.Notes = notes
 	opened.Configuration = w.facts.config
 	opened.Paxos = paxos.Restored{
@@ -231,7 +245,7 @@ func create(o *StorageOptions) (*Opened, error) {
 		return nil, fmt.Errorf("making the data directory durable: %w", err)
 	}
 	s.log = &wal{fs: o.FS, stop: &s.stop, id: id, segmentBytes: o.SegmentBytes, index: newSlotIndex(), first: 1, flush: 1}
-	s.snaps = &snapshots{fs: o.FS, stop: &s.stop, id: id, decode: o.Decode}
+	s.snaps = &snapshots{fs: o.FS, stop: &s.stop, id: id, decode: o.Decode, cellIdentity: s.cellIdentity}
 	if err := s.log.begin(0, nil); err != nil {
 		return nil, err
 	}
@@ -329,6 +343,12 @@ func (s *Storage) Append(records []*paxos.Record) error { return s.log.append(re
 
 // Sync implements StorageAPI.
 func (s *Storage) Sync() error { return s.log.sync() }
+
+func (s *Storage) cellIdentity() uint64 {
+	s.identity.Lock()
+	defer s.identity.Unlock()
+	return s.id.CellIdentity
+}
 
 // SetFounded implements StorageAPI.
 func (s *Storage) SetFounded(cellIdentity uint64) error {

@@ -9,7 +9,6 @@ import (
 	"github.com/seed70370324/lockd/internal/clock"
 	"github.com/seed70370324/lockd/internal/invariant"
 	"github.com/seed70370324/lockd/lockd/replica"
-	"github.com/seed70370324/lockd/paxos"
 	"github.com/seed70370324/lockd/replog"
 )
 
@@ -150,7 +149,7 @@ func (l *loop) performLog(e *replog.Effects) {
 		l.disk.put(w)
 	}
 	for _, r := range e.DiskRead {
-		l.slow.readLog(r, paxos.Slot(l.rep.Metrics().Chosen))
+		l.slow.readLog(r)
 	}
 	for _, r := range e.SnapshotRead {
 		l.slow.readSnapshot(r)

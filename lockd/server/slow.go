@@ -109,10 +109,10 @@ func (s *slow) close() {
 	s.saves.close()
 }
 
-// readLog reads entries for a peer, as far as they are chosen.
-func (s *slow) readLog(r paxos.ReadLog, chosen paxos.Slot) {
+// readLog reads chosen entries for a peer.
+func (s *slow) readLog(r paxos.ReadLog) {
 	ok := s.reads.put(func() {
-		entries, trimmed, err := s.storage.Read(r.From, int(r.Limit), chosen)
+		entries, trimmed, err := s.storage.Read(r.From, int(r.Limit), r.UpTo)
 		if err != nil {
 			// What was durable cannot be read back: this disk is not to be
 			// trusted any more.
