@@ -23,6 +23,7 @@ type hold struct {
 	since    int64
 	stop     int64         // how long the work may go on once it is told to stop
 	deadline time.Duration // on the client's clock, 0 unknown
+	until    int64         // not given back before then unless it is lost: the holder is cut off
 	lost     bool
 	ended    bool // the work has ended
 	released bool // Release was called
@@ -95,6 +96,7 @@ func (w *World) seize(h *hold) {
 		h.c.freezeAfter(wait, d)
 		return
 	}
+	h.until = w.now + wait + d
 	w.after(wait, func() {
 		if !w.faulty {
 			return
@@ -225,6 +227,10 @@ func (c *client) moved(d machine.Deadline) {
 func (c *client) giveBack(h *hold) {
 	if h.released || h.life != c.life || c.state == machine.Expired || c.state == machine.Closed {
 		c.workEnds(h)
+		return
+	}
+	if c.w.now < h.until && !h.lost && !c.w.winding {
+		c.later(h.until-c.w.now, func() { c.giveBack(h) })
 		return
 	}
 	c.checkDeadline(h)

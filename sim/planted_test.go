@@ -11,7 +11,7 @@ import (
 )
 
 // plantedSeeds is the budget within which each planted bug must be found.
-const plantedSeeds = "1-120"
+const plantedSeeds = "1-60"
 
 // TestPlantedBugs plants known bugs, one at a time, in a build of its own, and
 // demands that the simulator finds each; and that the same seeds pass without
