@@ -38,7 +38,9 @@ func (s *Store) execute(c *pb.Command) *pb.Result {
 	if c.Session != 0 {
 		s.tick(c)
 		if _, ok := s.session(c.Session); !ok {
-			return s.answer(refuse(pb.Code_UNKNOWN_SESSION, "there is no session %d", c.Session))
+			r := refuse(pb.Code_UNKNOWN_SESSION, "there is no session %d", c.Session)
+			r.Number = c.Number
+			return s.answer(r)
 		}
 		if _, ok := c.Op.(*pb.Command_AckEvents); ok {
 			return s.ackEvents(c)

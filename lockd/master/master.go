@@ -143,6 +143,8 @@ type Master struct {
 	watches   watches
 	timers    timers
 	acks      []ackDue
+	losses    []loss     // in the order of their proposal
+	late      []lateKeep // in the order of their proofs
 
 	proposals [][]byte
 	closes    []ConnClose
@@ -187,7 +189,7 @@ func (m *Master) forget() {
 	m.rounds.forget()
 	m.watches.forget()
 	m.timers = timers{}
-	m.acks = nil
+	m.acks, m.losses, m.late = nil, nil, nil
 	m.proposals = nil
 }
 

@@ -81,6 +81,9 @@ func (m *Master) request(c *conn, r *wirepb.Request) {
 	// Only the client's fields are taken over; the rest is the master's.
 	acked := max(cmd.GetAckedEvent(), s.acked)
 	s.acked, s.logged = acked, acked
+	if m.mayTake(s, cmd) {
+		m.losing(id, number)
+	}
 	size := m.propose(&storepb.Command{
 		Session: id, Number: number,
 		LowestUnanswered: cmd.GetLowestUnanswered(),

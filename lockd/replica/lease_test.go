@@ -134,6 +134,20 @@ func TestExpiringGetsNoLease(t *testing.T) {
 	}
 }
 
+// The answer to a request behind the end of its session says which it is for.
+func TestRequestBehindAnExpiryIsAnswered(t *testing.T) {
+	c := newCell(t, 1)
+	r := c.reps[0]
+	cl := r.dial()
+	s := cl.open(1, 2*time.Second)
+	r.log.hold = true
+	c.advance(2 * time.Second)
+	cl.send(request(s, 1, put("/a", "x")))
+	r.log.hold = false
+	c.settle()
+	cl.code(storepb.Code_UNKNOWN_SESSION, cl.result(1))
+}
+
 // A client that sends requests and no KeepAlive has no lease of its own, and
 // the service keeps its session no longer than that.
 func TestRequestsDoNotRenewTheLease(t *testing.T) {
@@ -152,6 +166,37 @@ func TestRequestsDoNotRenewTheLease(t *testing.T) {
 	cl.code(storepb.Code_OK, cl.result(1))
 	if c.session(s) {
 		t.Fatal("a request under way kept a session alive whose lease was over")
+	}
+}
+
+// A broken lock is granted on when the longest lease of its holder and then the
+// lock-delay are over, counted from the breaking. So while that is under way the
+// holder gets no lease, and then it is told first.
+func TestNoLeaseWhileALockIsBeingBroken(t *testing.T) {
+	for name, chosen := range map[string]bool{"chosen": true, "dropped": false} {
+		t.Run(name, func(t *testing.T) {
+			c := newCell(t, 1)
+			r := c.reps[0]
+			holder, operator := r.dial(), r.dial()
+			s, by := holder.open(1, 4*time.Second), operator.open(2, long)
+			fence := holder.do(s, lock("/l", 0)).GetGrant().GetFence()
+			r.log.hold = true
+			operator.send(request(by, 1, &storepb.Command{Op: &storepb.Command_BreakLock{BreakLock: &storepb.Break{Path: "/l", Fence: fence}}}))
+			c.advance(time.Second)
+			holder.send(keepAlive(1, true, s))
+			holder.none()
+			if !chosen {
+				r.log.dropped, r.log.kept = r.log.kept, nil
+			}
+			r.log.hold = false
+			c.settle()
+			if chosen {
+				holder.event(1, storepb.Code_LOST)
+			}
+			holder.kept(1, s)
+			holder.send(keepAlive(2, true, s))
+			holder.kept(2, s)
+		})
 	}
 }
 
