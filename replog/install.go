@@ -118,7 +118,10 @@ func (n *Node) chunkReceived(p *peer, c *pb.SnapshotChunk) {
 	case c.GetSlot() == 0 || f.slot != 0 && paxos.Slot(c.GetSlot()) != f.slot || c.GetOffset() != f.offset:
 		// An answer to a question that was asked twice.
 	case paxos.Slot(c.GetSlot()) <= n.applied:
-		n.fetchFailed("its snapshot of slot %d is not ahead of this replica, at slot %d", c.GetSlot(), n.applied)
+		// The log was caught up with meanwhile, or a peer has it: paxos asks for a
+		// snapshot again if it finds neither.
+		f.active = false
+		n.note("the snapshot of slot %d of replica %d is not ahead of this replica, at slot %d: it is not fetched", c.GetSlot(), f.from, n.applied)
 	case size > c.GetSize() || f.offset > c.GetSize()-size || c.GetLast() != (f.offset+size == c.GetSize()) || size == 0 && !c.GetLast():
 		n.fetchFailed("a piece of %d bytes at %d of %d makes no sense", size, c.GetOffset(), c.GetSize())
 	default:
