@@ -38,8 +38,8 @@ func (s *Session) ID() uint64 { return s.d.sessionID() }
 
 // Close ends the session: its ephemeral nodes go, its waiting lock requests
 // are withdrawn, its locks are freed, those that were not released only after
-// their lock-delay, since work may still be going on under them: their contexts
-// end now. Calls under way end with ErrClosed.
+// lease and lock-delay, since work may still be going on under them: their
+// contexts end now. Calls under way end with ErrClosed.
 //
 // Close waits a few seconds at most. An error says that the service could not
 // be told; then the session ends there when its lease has run out. Closing a

@@ -152,7 +152,11 @@ func (s *Store) record(id uint64, r *pb.Result) {
 func (s *Store) perform(c *pb.Command) *pb.Result {
 	switch op := c.Op.(type) {
 	case *pb.Command_CloseSession:
-		s.endSession(c.Session, op.CloseSession.GetWorkEnded())
+		how := closed
+		if op.CloseSession.GetWorkEnded() {
+			how = workEnded
+		}
+		s.endSession(c.Session, how)
 		return &pb.Result{Session: c.Session}
 	case *pb.Command_VoidRequest:
 		return refuse(pb.Code_VOIDED, "the request was settled as void: it has not been and will not be executed")

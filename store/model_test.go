@@ -127,7 +127,7 @@ func (m *model) execute(c *pb.Command) mResult {
 		if x.change != op.ExpireSession.LastChange {
 			return mResult{code: pb.Code_STALE_EPOCH, session: op.ExpireSession.Session}
 		}
-		m.end(op.ExpireSession.Session, false)
+		m.end(op.ExpireSession.Session, true, false)
 		m.settle()
 		return mResult{session: op.ExpireSession.Session}
 	case *pb.Command_Timers:
@@ -191,7 +191,7 @@ func (m *model) execute(c *pb.Command) mResult {
 func (m *model) perform(c *pb.Command) mResult {
 	switch op := c.Op.(type) {
 	case *pb.Command_CloseSession:
-		m.end(c.Session, op.CloseSession.WorkEnded)
+		m.end(c.Session, false, op.CloseSession.WorkEnded)
 		return mResult{session: c.Session}
 	case *pb.Command_VoidRequest:
 		return mResult{code: pb.Code_VOIDED}
@@ -496,16 +496,19 @@ func (m *model) release(session, ticket uint64) mResult {
 	return mResult{code: pb.Code_NOT_HELD}
 }
 
-func (m *model) end(session uint64, workEnded bool) {
+func (m *model) end(session uint64, expired, workEnded bool) {
 	for p, l := range m.locks {
 		l.queue = slices.DeleteFunc(l.queue, func(c mClaim) bool { return c.session == session })
 		l.holders = slices.DeleteFunc(l.holders, func(c mClaim) bool {
-			return c.session == session && (workEnded || c.delay == 0)
+			return c.session == session && (workEnded || expired && c.delay == 0)
 		})
 		for i := range l.holders {
 			h := &l.holders[i]
 			if h.session == session {
 				end := m.cell + int64(h.delay)*1e6
+				if !expired {
+					end += int64(h.lease) * 1e6
+				}
 				if h.ghost {
 					end = min(end, h.until)
 				}

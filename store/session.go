@@ -157,21 +157,34 @@ func (s *Store) expire(e *pb.ExpireSession) *pb.Result {
 		r.Session, r.LastChange = e.Session, x.lastChange
 		return r
 	}
-	s.endSession(e.Session, false)
+	s.endSession(e.Session, expired)
 	return &pb.Result{Session: e.Session}
 }
 
+// sessionEnd is how a session ends.
+type sessionEnd uint8
+
+const (
+	expired   sessionEnd = iota // its lease is over
+	closed                      // by its client, whose guarded work may go on
+	workEnded                   // by its client, whose guarded work has ended
+)
+
 // endSession ends a session and frees everything that it owned, all in this
 // one command: its waiters leave, its locks are freed or, unless the guarded
-// work has ended, haunted for their lock-delay, its ephemeral nodes go, and its
-// record with results and events goes.
-func (s *Store) endSession(id uint64, workEnded bool) {
+// work has ended, haunted, its ephemeral nodes go, and its record with results
+// and events goes.
+func (s *Store) endSession(id uint64, how sessionEnd) {
 	for _, c := range s.claimsOf(id) {
 		switch {
 		case c.state == held && invariant.Planted(invariant.DeadSessionKeepLock):
 			// The bug: nobody is left who could ever release it.
-		case c.state == waiting || workEnded:
+		case c.state == waiting || how == workEnded:
 			s.end(c)
+		case how == closed:
+			// Work that began to stop with the close may take as long as if the
+			// client had not been heard of any more.
+			s.haunt(c, later(s.cellTime, c.leaseMS+c.delayMS))
 		default:
 			// The lease is over, so the lock-delay alone is left, for what was
 			// lost before too.

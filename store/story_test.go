@@ -57,7 +57,12 @@ func TestCloseWithAndWithoutWorkEnded(t *testing.T) {
 	c.want(pb.Code_OK, a, closeSession(true))
 	c.wantHeld("/x", "2|3")
 	c.want(pb.Code_OK, b, closeSession(false))
+	// The guarded work may take as long to stop as if its client had died.
+	x, _ := c.s.Session(d)
+	c.pass(int64(x.LeaseMS) + 5000 - 1)
 	c.wantHeld("/x", "(2)|3")
+	c.pass(1)
+	c.wantHeld("/x", "3")
 	if r := c.do(a, closeSession(true)); r.Code != pb.Code_UNKNOWN_SESSION {
 		t.Fatalf("a closed session got %v", r)
 	}

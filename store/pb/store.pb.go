@@ -768,7 +768,7 @@ func (x *ClientInfo) GetPid() uint64 {
 }
 
 // CloseSession ends the sending session. Its locks are freed at once if
-// work_ended, else their lock-delay runs.
+// work_ended, else when the lease, from now, and then their lock-delay have run.
 type CloseSession struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	WorkEnded     bool                   `protobuf:"varint,1,opt,name=work_ended,json=workEnded,proto3" json:"work_ended,omitempty"`
