@@ -118,7 +118,9 @@
 // name, older segments are removed, oldest first, each durably before the next.
 // So at every point there is a snapshot and a row of segments without a gap
 // that belong together. A snapshot found ahead of all that the log says is
-// chosen is one whose installation had not begun; the next start installs it.
+// chosen is one whose installation had not begun; the next start installs it. Of segments
+// before one that was begun by an installation nothing at or below the
+// snapshot's slot is believed.
 //
 // # Failures of the disk
 //

@@ -291,34 +291,41 @@ func TestReceivedSnapshotIsOfThisCell(t *testing.T) {
 	}
 }
 
-// A crash between the naming of a received snapshot and its installation: what
-// the log holds below the snapshot's slot was accepted, and need not be chosen.
-func TestSnapshotReceivedAndNotInstalledTakesTheLogsPlace(t *testing.T) {
+// Crashes behind the naming of a received snapshot, at each step of its
+// installation: what the log holds below the snapshot's slot was accepted, and
+// need not be chosen.
+func TestStaleEntriesBelowAReceivedSnapshotAreNeverChosen(t *testing.T) {
 	pieces := transfer(t, open(t, twoSnapshots(t)).Storage, 100_000)
-	fsys := faultfs.New()
-	st := open(t, fsys).Storage
-	for slot := paxos.Slot(1); slot <= 25; slot++ {
-		r := record(slot, 100)
-		r.Chosen = min(r.Chosen, 15)
-		must(t, st.Append([]*paxos.Record{r}))
-	}
-	must(t, st.Sync())
-	for _, p := range pieces {
-		_, _, err := st.ReceiveSnapshot(p)
-		must(t, err)
-	}
-	fsys = fsys.CrashLost()
-	for entries := 5; entries <= 6; entries++ {
-		o := open(t, fsys)
-		if o.Paxos.Applied != 20 || o.Paxos.First != 21 || len(o.Paxos.Entries) != entries || o.Paxos.Promised != ballot {
-			t.Fatalf("%+v", o.Paxos)
+	for steps, done := 0, false; !done; steps++ {
+		fsys := faultfs.New()
+		st := open(t, fsys).Storage
+		for slot := paxos.Slot(1); slot <= 25; slot++ {
+			r := record(slot, 100)
+			r.Chosen = min(r.Chosen, 15)
+			must(t, st.Append([]*paxos.Record{r}))
 		}
-		if given, trimmed, err := o.Storage.Read(16, 1<<20, 20); !trimmed || err != nil {
-			t.Fatalf("%d entries are given for chosen, %v", len(given), err)
+		must(t, st.Sync())
+		var got *pb.SnapshotMeta
+		for _, p := range pieces {
+			var err error
+			got, _, err = st.ReceiveSnapshot(p)
+			must(t, err)
 		}
-		write(t, o.Storage, 26, 26, 10)
-		must(t, o.Storage.Close())
+		fsys.StopAfter(steps)
+		done = st.InstallSnapshot(got, ballot, nil) == nil
 		fsys = fsys.CrashLost()
+		for entries := 5; entries <= 6; entries++ {
+			o := open(t, fsys)
+			if o.Paxos.Applied != 20 || o.Paxos.First != 21 || len(o.Paxos.Entries) != entries || o.Paxos.Promised != ballot {
+				t.Fatalf("step %d: first %d, %d entries, %+v", steps, o.Paxos.First, len(o.Paxos.Entries), o.Notes)
+			}
+			if given, trimmed, err := o.Storage.Read(16, 1<<20, 20); !trimmed || err != nil {
+				t.Fatalf("step %d: %d entries are given for chosen, %v", steps, len(given), err)
+			}
+			write(t, o.Storage, 26, 26, 10)
+			must(t, o.Storage.Close())
+			fsys = fsys.CrashLost()
+		}
 	}
 }
 

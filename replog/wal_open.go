@@ -72,6 +72,7 @@ func (f *walFound) readSegments(numbers []uint64, base paxos.Slot) error {
 		}
 		s := &segment{number: n, file: file}
 		w.segments = append(w.segments, s)
+		logged := w.facts.chosen
 		sc, err := scanSegment(file, n, w.id, func(r *paxos.Record, at location) error {
 			f.take(s, r, at, base)
 			return nil
@@ -83,6 +84,9 @@ func (f *walFound) readSegments(numbers []uint64, base paxos.Slot) error {
 			if err := f.last.checkClosed(sc.header); err != nil {
 				return err
 			}
+			if at := paxos.Slot(sc.header.Chosen); at > logged {
+				f.replaced(at)
+			}
 		}
 		f.last = sc
 		s.size, s.seed, s.start, s.end = sc.size, sc.seed, sc.start, sc.end
@@ -91,6 +95,15 @@ func (f *walFound) readSegments(numbers []uint64, base paxos.Slot) error {
 		}
 	}
 	return f.readEnd()
+}
+
+// replaced forgets the slots up to at: the segment that was read last says that
+// they are chosen, and no record before it does. It was begun by the
+// installation of a snapshot, which a crash kept from removing the segments
+// before it; what they hold there need not be what was chosen.
+func (f *walFound) replaced(at paxos.Slot) {
+	f.wal.index.dropBelow(at + 1)
+	maps.DeleteFunc(f.entries, func(slot paxos.Slot, _ paxos.Entry) bool { return slot <= at })
 }
 
 func (f *walFound) take(s *segment, r *paxos.Record, at location, base paxos.Slot) {
