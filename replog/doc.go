@@ -109,8 +109,8 @@
 // older one on, so that if the newest does not verify, the older one and the log
 // give the same state. A replica's own snapshot is begun only when a record
 // that says that its slot is chosen is durable: so the log's last record of each
-// slot up to there is of what was chosen. If every slot known to be chosen cannot be had from a
-// good snapshot and the log, Open refuses.
+// slot up to there is of what was chosen. If every slot known to be chosen
+// cannot be had from a good snapshot and the log, Open refuses.
 //
 // Installing a received snapshot: it is verified, decoded and durable under its
 // name; a new segment is begun whose first record repeats promise, chosen index
@@ -118,8 +118,8 @@
 // name, older segments are removed, oldest first, each durably before the next.
 // So at every point there is a snapshot and a row of segments without a gap
 // that belong together. A snapshot found ahead of all that the log says is
-// chosen is one whose installation had not begun; the next start installs it. Of segments
-// before one that was begun by an installation nothing at or below the
+// chosen is one whose installation had not begun; the next start installs it. Of
+// segments before one that an installation began, nothing at or below the
 // snapshot's slot is believed.
 //
 // # Failures of the disk
