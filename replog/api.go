@@ -97,8 +97,9 @@ type StorageAPI interface {
 	Sync() error
 	// SetFounded writes the cell's identity into the identity file, durably.
 	SetFounded(cellIdentity uint64) error
-	// Read returns entries known chosen from slot from on, about limit bytes.
-	// It may run beside Append. trimmed: from is before the first slot kept.
+	// Read returns entries known chosen from slot from on, about limit bytes, and
+	// none above chosen: up to there the last record of each slot must have been
+	// appended. It may run beside Append. trimmed: from is before the first slot kept.
 	Read(from paxos.Slot, limit int, chosen paxos.Slot) (entries []paxos.Entry, trimmed bool, err error)
 	// SaveSnapshot writes a snapshot beside the log and makes it durable; it
 	// may run beside everything else. The newest two are kept.
