@@ -162,7 +162,11 @@ func (c *cell) follow(ctx context.Context, master string) error {
 		case x := <-c.exits:
 			c.ended(x)
 			name := x.child.member.name
-			c.out.printf("%s  %s (pid %d) has ended: %s\n", clockTime(), name, x.child.cmd.Process.Pid, x.how())
+			note := ""
+			if !c.restart {
+				note = " (--restart would start it again)"
+			}
+			c.out.printf("%s  %s (pid %d) has ended: %s%s\n", clockTime(), name, x.child.cmd.Process.Pid, x.how(), note)
 			if !c.restart {
 				if len(c.children) == 0 {
 					return errors.New("every replica has ended")
@@ -230,7 +234,9 @@ func (c *cell) close() {
 	c.launcher.close()
 }
 
-func clockTime() string { return time.Now().Format("15:04:05.000") }
+const clockLayout = "15:04:05.000"
+
+func clockTime() string { return time.Now().Format(clockLayout) }
 
 // lines lets several goroutines print whole lines.
 type lines struct {

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"sync"
+	"time"
 )
 
 // childLog takes a replica's output: all of it into a file, and what an
@@ -66,16 +67,31 @@ func (l *childLog) line(b []byte) {
 		if !warning && !bytes.Contains(b, []byte(" level=ERROR ")) {
 			return
 		}
-		if _, after, ok := bytes.Cut(b, []byte(" level=")); ok {
-			b = after
-		}
-	} else if l.plain++; l.plain > plainMax {
+		l.term.printf("%s\n", l.short(b))
+		return
+	}
+	if l.plain++; l.plain > plainMax {
 		if l.plain == plainMax+1 {
 			l.term.printf("%s: ... more in %s\n", l.name, l.file.Name())
 		}
 		return
 	}
 	l.term.printf("%s: %s\n", l.name, b)
+}
+
+// short is a log line as the terminal has it: like the lines of the cell itself,
+// with the time of day, and the replica's name once.
+func (l *childLog) short(b []byte) []byte {
+	at, rest, ok := bytes.Cut(bytes.TrimPrefix(b, []byte("time=")), []byte(" level="))
+	if !ok {
+		return b
+	}
+	when := clockTime()
+	if t, err := time.Parse(time.RFC3339Nano, string(at)); err == nil {
+		when = t.Local().Format(clockLayout)
+	}
+	rest = bytes.Replace(rest, []byte(" replica="+l.name), nil, 1)
+	return fmt.Appendf(nil, "%s  %s %s", when, l.name, bytes.Replace(rest, []byte(" msg="), []byte(": "), 1))
 }
 
 // quiet leaves warnings to the file from now on.

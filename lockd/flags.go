@@ -111,12 +111,22 @@ func (f *daemonFlags) finish() (server.Config, error) {
 		return c, usageError{fmt.Errorf("--profile %q is neither cpu nor mem", f.profile)}
 	}
 	t := &c.Tuning
-	for _, v := range []int64{
-		int64(t.SnapshotSlots), t.SnapshotBytes, int64(t.TrailSlots), t.SegmentBytes,
-		int64(t.Heartbeat), int64(t.ElectionMin), int64(t.ElectionMax), int64(t.DiskTimeout),
+	for _, v := range []struct {
+		name  string
+		value any
+		bad   bool
+	}{
+		{"snapshot-slots", t.SnapshotSlots, t.SnapshotSlots < 0},
+		{"snapshot-bytes", t.SnapshotBytes, t.SnapshotBytes < 0},
+		{"trail-slots", t.TrailSlots, t.TrailSlots < 0},
+		{"segment-bytes", t.SegmentBytes, t.SegmentBytes < 0},
+		{"heartbeat", t.Heartbeat, t.Heartbeat < 0},
+		{"election-min", t.ElectionMin, t.ElectionMin < 0},
+		{"election-max", t.ElectionMax, t.ElectionMax < 0},
+		{"disk-timeout", t.DiskTimeout, t.DiskTimeout < 0},
 	} {
-		if v < 0 {
-			return c, usageError{fmt.Errorf("%d: sizes, counts and times cannot be negative", v)}
+		if v.bad {
+			return c, usageError{fmt.Errorf("--%s %v: cannot be negative", v.name, v.value)}
 		}
 	}
 	return c, nil

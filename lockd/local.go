@@ -67,8 +67,31 @@ func (f *localFlags) check() error {
 		return usageError{fmt.Errorf("--base-port %d: it and the ports up to %d above it must be between 1 and 65535",
 			f.basePort, httpPorts+f.replicas-1)}
 	}
+	if err := f.checkData(); err != nil {
+		return err
+	}
 	_, err := newLogger("text", f.logLevel)
 	return err
+}
+
+// checkData refuses the data of a cell with another number of replicas: a
+// cell's members do not change.
+func (f *localFlags) checkData() error {
+	if f.dataDir == "" {
+		return nil
+	}
+	var have []string
+	for i := range localReplicasMax {
+		name := "n" + strconv.Itoa(i+1)
+		if _, err := os.Stat(filepath.Join(f.dataDir, name, "identity")); err == nil {
+			have = append(have, name)
+		}
+	}
+	if len(have) == 0 || len(have) == f.replicas {
+		return nil
+	}
+	return usageError{fmt.Errorf("--replicas %d: --data-dir %s holds the data of %s, and a cell's members do not change: "+
+		"give --replicas %d, or another directory", f.replicas, f.dataDir, strings.Join(have, ", "), len(have))}
 }
 
 // member is one replica of the local cell.

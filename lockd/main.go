@@ -39,7 +39,7 @@ func run(args []string, stderr io.Writer) int {
 	root := rootCommand()
 	root.SetArgs(args)
 	root.SetErr(stderr)
-	err := root.Execute()
+	cmd, err := root.ExecuteC()
 	if err == nil {
 		return exitClean
 	}
@@ -47,7 +47,7 @@ func run(args []string, stderr io.Writer) int {
 	var usage usageError
 	var config *server.ConfigError
 	if errors.As(err, &usage) || errors.As(err, &config) {
-		fmt.Fprintln(stderr, "Nothing was started. `lockd --help` lists the flags.")
+		fmt.Fprintf(stderr, "Nothing was started. `%s --help` lists the flags.\n", cmd.CommandPath())
 		return exitUsage
 	}
 	return exitFailure

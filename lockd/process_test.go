@@ -333,7 +333,7 @@ func TestLocalCell(t *testing.T) {
 	if err := syscall.Kill(c.pids[c.master], syscall.SIGKILL); err != nil {
 		t.Fatal(err)
 	}
-	c.says(fmt.Sprintf(`%s \(pid %d\) has ended: signal: killed`, c.master, c.pids[c.master]))
+	c.says(fmt.Sprintf(`%s \(pid %d\) has ended: signal: killed \(--restart would start it again\)`, c.master, c.pids[c.master]))
 	m := c.says(`(n\d) \(pid (\d+)\) is master`)
 	if m[1] == c.master || m[2] != strconv.Itoa(c.pids[m[1]]) {
 		t.Errorf("%s is said to be master with pid %s", m[1], m[2])
@@ -368,6 +368,9 @@ func TestLocalCellRestartsWhenAsked(t *testing.T) {
 			t.Errorf("the data was to be kept: %v", err)
 		}
 	}
+	// It is a cell of three for good.
+	p := launchLockd(t, nil, "local", "--data-dir", data, "--replicas", "5", "--base-port", strconv.Itoa(basePort(t, 5)))
+	mustFail(t, p, exitUsage, "holds the data of n1, n2, n3, .*give --replicas 3")
 }
 
 // The replicas end with `lockd local` however it ends.

@@ -48,7 +48,17 @@ way. All nodes are below --path and are deleted afterwards.
   write  put of --size bytes to a node of the client's own
   read   linearizable get of a node
   lock   acquire and release of an existing, uncontended lock, one a client`,
-		Args:      cobra.MatchAll(cobra.MinimumNArgs(1), cobra.OnlyValidArgs),
+		Args: func(_ *cobra.Command, args []string) error {
+			if len(args) == 0 {
+				return errors.New("what to measure? Give one or more of write, read, lock")
+			}
+			for _, w := range args {
+				if w != "write" && w != "read" && w != "lock" {
+					return fmt.Errorf("%q is none of write, read, lock", w)
+				}
+			}
+			return nil
+		},
 		ValidArgs: []string{"write", "read", "lock"},
 		RunE: func(cmd *cobra.Command, args []string) error {
 			js, err := a.json()

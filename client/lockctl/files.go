@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/signal"
 	"strconv"
+	"strings"
 	"syscall"
 
 	"github.com/spf13/cobra"
@@ -55,7 +56,7 @@ func (a *app) createCmd() *cobra.Command {
 
 An ephemeral node lives as long as the session that created it: so lockctl
 stays in the foreground with --ephemeral until it gets INT or TERM.`,
-		Args: cobra.RangeArgs(1, 2),
+		Args: arguments("PATH", "[CONTENT]"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			js, err := a.json()
 			if err != nil {
@@ -140,7 +141,7 @@ The node is created if there is none. Prints the new content generation.
 
 --if-generation N writes only if the content generation (see stat) is N:
 compare-and-swap. N = 0 demands that the node does not exist.`,
-		Args: cobra.RangeArgs(1, 2),
+		Args: arguments("PATH", "[CONTENT]"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			js, err := a.json()
 			if err != nil {
@@ -193,7 +194,7 @@ func (a *app) getCmd() *cobra.Command {
 		Use:   "get PATH",
 		Short: "Print a node's content, nothing else",
 		Long:  "Prints the bare content of a node, without a newline added. With -o json, content (base64) and metadata.",
-		Args:  cobra.ExactArgs(1),
+		Args:  arguments("PATH"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			js, err := a.json()
 			if err != nil {
@@ -221,7 +222,7 @@ func (a *app) lsCmd() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "ls [PATH]",
 		Short: "List a node's children",
-		Args:  cobra.MaximumNArgs(1),
+		Args:  arguments("[PATH]"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			js, err := a.json()
 			if err != nil {
@@ -239,7 +240,7 @@ func (a *app) lsCmd() *cobra.Command {
 						return err
 					}
 					if js {
-						rows = append(rows, nodeJSON(c.Name, c.Stat))
+						rows = append(rows, nodeJSON(strings.TrimSuffix(path, "/")+"/"+c.Name, c.Stat))
 					} else if long {
 						t.row(c.Name, c.Stat.Kind, c.Stat.Size, c.Stat.Children, c.Stat.ContentGeneration,
 							stamp(c.Stat.Modified), owner(c.Stat.Owner))
@@ -265,7 +266,7 @@ func (a *app) statCmd() *cobra.Command {
 	return &cobra.Command{
 		Use:   "stat PATH",
 		Short: "Show what the service knows about a node",
-		Args:  cobra.ExactArgs(1),
+		Args:  arguments("PATH"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			js, err := a.json()
 			if err != nil {
@@ -306,7 +307,7 @@ func (a *app) rmCmd() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "rm PATH",
 		Short: "Delete a node",
-		Args:  cobra.ExactArgs(1),
+		Args:  arguments("PATH"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			var options []client.DeleteOption
 			if recursive {

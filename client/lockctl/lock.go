@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"os/signal"
+	"strings"
 	"syscall"
 	"time"
 
@@ -47,10 +48,10 @@ func (a *app) lockCmd() *cobra.Command {
 (which go away again), runs CMD while it is held, and releases it.
 
 CMD runs in a process group of its own, in the terminal's foreground if there
-is one, with LOCKD_FENCE (the number to send along with every write) and
-LOCKD_SEQUENCER in its environment. Signals are passed on to it. If the lock is
-being lost, the group gets TERM early enough, and KILL --stop later, so that it
-is gone before anybody else can be granted the lock.
+is one, with LOCKD_FENCE (the number to send along with every write),
+LOCKD_SEQUENCER and LOCKD_LOCK (the path) in its environment. Signals are passed
+on to it. If the lock is being lost, the group gets TERM early enough, and KILL
+--stop later, so that it is gone before anybody else can be granted the lock.
 
 A frozen machine or process is caught only by its fence: let what CMD writes to
 refuse a fence smaller than the largest it has seen.
@@ -58,10 +59,14 @@ refuse a fence smaller than the largest it has seen.
 Exit code: that of CMD (128+N after signal N, 127 not found, 126 not
 executable); 110 lock not acquired, 111 lock lost, 112 service unavailable,
 113 usage. A signal while it still waits for the lock: 128+N.`,
+		Example: `  lockctl lock /backup -- ./backup.sh
+  lockctl lock --try --lock-delay 1s /backup -- sh -c 'echo "fence $LOCKD_FENCE"'`,
 		Args: func(_ *cobra.Command, args []string) error {
 			switch {
 			case len(args) == 0 || args[0] == "":
 				return errors.New("which lock? Give a PATH")
+			case len(args) > 1 && args[1] != "--" && strings.HasPrefix(args[1], "-"):
+				return fmt.Errorf("%s stands behind the PATH: flags of lock go before it, CMD behind --", args[1])
 			case len(guarded(args)) == 0 || guarded(args)[0] == "":
 				return errors.New("which command? Give it behind the PATH: lock PATH -- CMD ARGS")
 			}

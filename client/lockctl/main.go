@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"os"
 	"os/signal"
 	"strings"
@@ -124,7 +125,7 @@ func exitCode(err error) int {
 
 func (a *app) root() *cobra.Command {
 	root := &cobra.Command{
-		Use:   "lockctl",
+		Use:   "lockctl COMMAND",
 		Short: "Work with a lockd cell: locks, small files, sessions",
 		Long: `lockctl works with a lockd cell: it takes locks around commands, reads and
 writes small files, and shows who holds what, who waits, and why.
@@ -134,10 +135,25 @@ Endpoints come from --endpoints or LOCKCTL_ENDPOINTS, by default those of
 		Version:       version.Version,
 		SilenceErrors: true,
 		SilenceUsage:  true,
-		Args:          cobra.NoArgs,
+		Args: func(cmd *cobra.Command, args []string) error {
+			if len(args) == 0 {
+				return nil
+			}
+			if s := cmd.SuggestionsFor(args[0]); len(s) > 0 {
+				return fmt.Errorf("unknown command %q: is it %s?", args[0], strings.Join(s, " or "))
+			}
+			return fmt.Errorf("unknown command %q", args[0])
+		},
+		PersistentPreRunE: func(*cobra.Command, []string) error {
+			if a.timeout <= 0 {
+				return usagef("--timeout %v: must be positive", a.timeout)
+			}
+			return nil
+		},
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return cmd.Help()
 		},
+		SuggestionsMinimumDistance: 2,
 	}
 	root.SetVersionTemplate("lockctl {{.Version}}\n")
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return &usageError{err} })
@@ -173,13 +189,31 @@ func wrapArgs(c *cobra.Command) {
 	}
 }
 
+// arguments is what a command takes besides flags; a name in brackets may be
+// left out.
+func arguments(names ...string) cobra.PositionalArgs {
+	return func(_ *cobra.Command, args []string) error {
+		switch {
+		case len(args) > len(names):
+			return fmt.Errorf("%q is an argument too many (quote what has blanks in it)", args[len(names)])
+		case len(args) < len(names) && !strings.HasPrefix(names[len(args)], "["):
+			return fmt.Errorf("%s is missing", names[len(args)])
+		}
+		return nil
+	}
+}
+
 // addresses of the replicas.
 func (a *app) addresses() ([]string, error) {
 	var out []string
 	for _, s := range strings.Split(a.endpoints, ",") {
-		if s = strings.TrimSpace(s); s != "" {
-			out = append(out, s)
+		if s = strings.TrimSpace(s); s == "" {
+			continue
 		}
+		if host, port, err := net.SplitHostPort(s); err != nil || host == "" || port == "" {
+			return nil, usagef("endpoint %q is not HOST:PORT", s)
+		}
+		out = append(out, s)
 	}
 	if len(out) == 0 {
 		return nil, usagef("no endpoints: give --endpoints HOST:PORT,... or LOCKCTL_ENDPOINTS")

@@ -86,7 +86,7 @@ func (a *app) whyCmd() *cobra.Command {
 		Short: "Show who holds a lock and why others wait",
 		Long: `Shows who holds the lock of PATH: program, host, pid, fence, since when, what is
 left of its lease, its lock-delay; and who waits, in order, and for how long.`,
-		Args: cobra.ExactArgs(1),
+		Args: arguments("PATH"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			js, err := a.json()
 			if err != nil {
@@ -153,7 +153,7 @@ func (a *app) locksCmd() *cobra.Command {
 	return &cobra.Command{
 		Use:   "locks [PATH]",
 		Short: "List locks that are held or waited for, at and below PATH",
-		Args:  cobra.MaximumNArgs(1),
+		Args:  arguments("[PATH]"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			js, err := a.json()
 			if err != nil {
@@ -203,7 +203,7 @@ func (a *app) breakCmd() *cobra.Command {
 why PATH' shows it) says which grant is meant, so that nobody else is hit. The
 next in the queue gets the lock when the holder says that its work has ended,
 or when its lease and lock-delay have run out.`,
-		Args: cobra.ExactArgs(1),
+		Args: arguments("PATH"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			n, err := strconv.ParseUint(fence, 10, 64)
 			if err != nil || n == 0 {
@@ -236,7 +236,7 @@ func (a *app) sessionsCmd() *cobra.Command {
 	return &cobra.Command{
 		Use:   "sessions",
 		Short: "List the cell's sessions",
-		Args:  cobra.NoArgs,
+		Args:  arguments(),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			js, err := a.json()
 			if err != nil {
@@ -311,7 +311,7 @@ func (a *app) statusCmd() *cobra.Command {
 		Short: "Show each replica's view of the cell",
 		Long: `Asks every endpoint how it sees itself and the cell. The exit code is 0 if one
 of them is master, 6 if none is (or none answers).`,
-		Args: cobra.NoArgs,
+		Args: arguments(),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			js, err := a.json()
 			if err != nil {
@@ -353,6 +353,11 @@ func (a *app) askAll(ctx context.Context, addresses []string) []statusRow {
 				rows[i] = statusRow{Endpoint: addr, Error: err.Error()}
 				return
 			}
+			if a.cell != "" && st.Cell != a.cell {
+				rows[i] = statusRow{Endpoint: addr, Cell: st.Cell,
+					Error: fmt.Sprintf("status %s: %v: it belongs to cell %q, not %q", addr, client.ErrWrongCell, st.Cell, a.cell)}
+				return
+			}
 			rows[i] = statusJSON(addr, st)
 		})
 	}
@@ -378,7 +383,11 @@ func printStatus(rows []statusRow) error {
 	t := newTable("ENDPOINT", "REPLICA", "ROLE", "MASTER", "EPOCH", "APPLIED", "REVISION", "SESSIONS", "NODES", "UP", "PEERS BEHIND")
 	for _, r := range rows {
 		if r.Error != "" {
-			t.row(r.Endpoint, "-", "no answer")
+			why := "no answer"
+			if r.Cell != "" {
+				why = "other cell"
+			}
+			t.row(r.Endpoint, "-", why)
 			continue
 		}
 		var behind []string
@@ -405,7 +414,7 @@ func printStatus(rows []statusRow) error {
 	}
 	for _, r := range rows {
 		if r.Error != "" {
-			fmt.Fprintf(os.Stderr, "lockctl: %s: %s\n", r.Endpoint, r.Error)
+			fmt.Fprintf(os.Stderr, "lockctl: %s\n", r.Error)
 		}
 	}
 	return nil
@@ -423,7 +432,7 @@ func (a *app) sequencerCmd() *cobra.Command {
 		Short: "Ask whether a sequencer is valid",
 		Long: `Asks the service whether the lock that the sequencer (LOCKD_SEQUENCER) describes
 is still held. Exit code 0 if so, 5 if not.`,
-		Args: cobra.ExactArgs(1),
+		Args: arguments("SEQ"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			js, err := a.json()
 			if err != nil {
@@ -474,7 +483,11 @@ func (a *app) watchCmd() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "watch PATH",
 		Short: "Show what exists, then every change, until INT",
-		Args:  cobra.ExactArgs(1),
+		Long: `Shows what exists, then "ready", then every change. It ends with INT or TERM, or
+when nobody reads its output any more, as in a script that waits for a deletion:
+
+  lockctl watch /job | grep -q -m 1 ^deleted`,
+		Args: arguments("PATH"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			js, err := a.json()
 			if err != nil {
@@ -493,10 +506,12 @@ func (a *app) watchCmd() *cobra.Command {
 			if !data {
 				options = append(options, client.WithoutData())
 			}
-			return a.withReader(cmd.Context(), false, func(ctx context.Context, r *client.Reader) error {
+			watching, stop := untilUnread(cmd.Context())
+			defer stop()
+			return a.withReader(watching, false, func(ctx context.Context, r *client.Reader) error {
 				for e, err := range r.Watch(ctx, args[0], options...) {
 					if err != nil {
-						if cmd.Context().Err() != nil {
+						if watching.Err() != nil {
 							return nil
 						}
 						return err

@@ -97,6 +97,10 @@ func TestLockctl(t *testing.T) {
 		{args: "rm /q", code: 4, stderr: "rm -r deletes what is below it too"},
 		{args: "rm -r /q"},
 		{args: "rm /q", code: 3, stderr: "no such node"},
+		{args: "create /dir", stdout: "=/dir\n"},
+		{args: "create /dir/leaf", stdout: "=/dir/leaf\n"},
+		{args: "ls /dir -o json", stdout: `"path": "/dir/leaf"`},
+		{args: "ls -o json", stdout: `"path": "/dir"`},
 		// paths
 		{args: "get a", code: 2, stderr: "malformed path"},
 		{args: "get /a/../b", code: 2, stderr: "malformed path"},
@@ -105,13 +109,20 @@ func TestLockctl(t *testing.T) {
 		{args: "put /a/./b x", code: 2, stderr: "malformed path"},
 		{args: "rm /", code: 2, stderr: "/"},
 		// the command line
-		{args: "get", code: 2, stderr: "usage: lockctl get PATH"},
+		{args: "get", code: 2, stderr: "PATH is missing\nusage: lockctl get PATH"},
 		{args: "get /a /b", code: 2, stderr: "usage: lockctl get PATH"},
+		{args: "put /a b c", code: 2, stderr: `"c" is an argument too many`},
 		{args: "frobnicate", code: 2, stderr: `unknown command "frobnicate"`},
+		{args: "session", code: 2, stderr: `unknown command "session": is it sessions?`},
+		{args: "sequencer frob", code: 2, stderr: "unknown command"},
+		{args: "get /a --timeout 0s", code: 2, stderr: "--timeout 0s: must be positive"},
+		{args: "status --endpoints 127.0.0.1", code: 2, stderr: `endpoint "127.0.0.1" is not HOST:PORT`},
+		{args: "status --cell other", code: 6, stdout: "other cell", stderr: `it belongs to cell "e2e", not "other"`},
+		{args: "status --cell e2e", stdout: "master"},
 		{args: "get --colour /a", code: 2, stderr: "unknown flag: --colour"},
 		{args: "get /a --timeout soon", code: 2, stderr: "invalid argument"},
 		{args: "bench", code: 2, stderr: "usage: lockctl bench"},
-		{args: "bench fly", code: 2, stderr: `invalid argument "fly"`},
+		{args: "bench fly", code: 2, stderr: `"fly" is none of write, read, lock`},
 		{args: "bench write --clients 0", code: 2, stderr: "--clients 0"},
 		{args: "get /a --cell other", code: 6, stderr: "other"},
 		{args: "get /a --endpoints 127.0.0.1:1 --timeout 300ms", code: 6, stderr: "connection refused"},
@@ -134,6 +145,8 @@ func TestLockctl(t *testing.T) {
 		{args: "lock /l", code: 113, stderr: "which command?"},
 		{args: "lock /l --", code: 113, stderr: "which command?"},
 		{args: "lock --frob /l -- true", code: 113, stderr: "unknown flag"},
+		{args: "lock /l --try -- true", code: 113, stderr: "--try stands behind the PATH"},
+		{args: "lock --timeout 0s /l -- true", code: 113, stderr: "--timeout 0s"},
 		{args: "lock --try --wait 1s /l -- true", code: 113, stderr: "not both"},
 		{args: "lock --lease 10ms /l -- true", code: 113, stderr: "--lease"},
 		{args: "lock --lock-delay 61s /l -- true", code: 113, stderr: "between 0 and 60s"},
@@ -164,6 +177,39 @@ func TestLockctl(t *testing.T) {
 		if strings.Contains(stderr, "goroutine ") {
 			t.Errorf("lockctl %q panicked:\n%s", row.args, stderr)
 		}
+	}
+}
+
+// TestWatchEndsUnread: a watch in a pipe ends when its reader has gone, without
+// waiting for another change.
+func TestWatchEndsUnread(t *testing.T) {
+	c := startCell(t, 1)
+	cmd := c.ctlCommand("watch", "/quiet")
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	line, err := bufio.NewReader(out).ReadString('\n')
+	if err != nil || !strings.HasPrefix(line, "ready") {
+		t.Errorf("watch prints %q, %v", line, err)
+	}
+	if err := out.Close(); err != nil {
+		t.Error(err)
+	}
+	ended := make(chan error, 1)
+	go func() { ended <- cmd.Wait() }()
+	select {
+	case err := <-ended:
+		if err != nil {
+			t.Errorf("watch ended with %v", err)
+		}
+	case <-time.After(10 * time.Second):
+		t.Error("watch goes on without a reader")
+		_ = cmd.Process.Kill()
+		<-ended
 	}
 }
 
