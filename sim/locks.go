@@ -25,6 +25,7 @@ type hold struct {
 	deadline time.Duration // on the client's clock, 0 unknown
 	until    int64         // not given back before then unless it is lost: the holder is cut off
 	lost     bool
+	late     bool // told of the loss past its deadline, on waking from a freeze
 	ended    bool // the work has ended
 	released bool // Release was called
 }
@@ -208,6 +209,9 @@ func (c *client) lost(l machine.Lost) bool {
 			w.fail("client", "%s: the loss of %s (call %d) is reported twice", c.name, h.path, h.id)
 		}
 		h.lost = true
+		// What was frozen past its deadline cannot have stopped in time; on
+		// waking it still takes its time to stop.
+		h.late = c.paused() && h.deadline != 0 && c.clock.read(w.now) > h.deadline+5*time.Millisecond
 		c.later(w.workRandom.below(h.stop*9/10+1), func() { c.giveBack(h) })
 		return true
 	}
@@ -284,7 +288,7 @@ func (w *World) checkExclusion(h *hold) {
 		if o.fence >= h.fence {
 			w.fail("fences", "%s is granted %s with fence %d, not above the fence %d of %s", h.c.name, h.path, h.fence, o.fence, o.c.name)
 		}
-		if o.c.paused() {
+		if o.c.paused() || o.late {
 			w.counts.zombies++
 			continue
 		}
