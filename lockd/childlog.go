@@ -83,15 +83,12 @@ func (l *childLog) line(b []byte) {
 // with the time of day, and the replica's name once.
 func (l *childLog) short(b []byte) []byte {
 	at, rest, ok := bytes.Cut(bytes.TrimPrefix(b, []byte("time=")), []byte(" level="))
-	if !ok {
-		return b
-	}
-	when := clockTime()
-	if t, err := time.Parse(time.RFC3339Nano, string(at)); err == nil {
-		when = t.Local().Format(clockLayout)
+	t, err := time.Parse(time.RFC3339Nano, string(at))
+	if !ok || err != nil {
+		return fmt.Appendf(nil, "%s: %s", l.name, b)
 	}
 	rest = bytes.Replace(rest, []byte(" replica="+l.name), nil, 1)
-	return fmt.Appendf(nil, "%s  %s %s", when, l.name, bytes.Replace(rest, []byte(" msg="), []byte(": "), 1))
+	return fmt.Appendf(nil, "%s  %s %s", t.Local().Format(clockLayout), l.name, bytes.Replace(rest, []byte(" msg="), []byte(": "), 1))
 }
 
 // quiet leaves warnings to the file from now on.

@@ -108,10 +108,12 @@ func TestChildLog(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	now := time.Now().Truncate(time.Millisecond)
+	stamp, at := "time="+now.Format(time.RFC3339Nano), now.Format(clockLayout)
 	var all bytes.Buffer
 	for _, part := range []string{
-		"time=1 level=INFO msg=quiet\ntime=2 level=WA", "RN msg=loud\n", "panic: one\n",
-		strings.Repeat("goroutine\n", 20), "time=3 level=ERROR msg=error\n", "no end of line",
+		"time=1 level=INFO msg=quiet\n" + stamp + " level=WA", "RN msg=\"loud one\" replica=n1 peer=n2\n", "panic: one\n",
+		strings.Repeat("goroutine\n", 20), stamp + " level=ERROR msg=error\n", "no end of line",
 	} {
 		all.WriteString(part)
 		if n, err := l.Write([]byte(part)); n != len(part) || err != nil {
@@ -119,7 +121,7 @@ func TestChildLog(t *testing.T) {
 		}
 	}
 	l.quiet()
-	for _, part := range []string{"\ntime=4 level=WARN msg=calm\n", "time=5 level=ERROR msg=end\n", "last words"} {
+	for _, part := range []string{"\ntime=4 level=WARN msg=calm\n", stamp + " level=ERROR msg=end\n", "last words"} {
 		all.WriteString(part)
 		if _, err := l.Write([]byte(part)); err != nil {
 			t.Fatal(err)
@@ -128,8 +130,8 @@ func TestChildLog(t *testing.T) {
 	if err := l.close(); err != nil {
 		t.Fatal(err)
 	}
-	want := "n1: WARN msg=loud\nn1: panic: one\n" + strings.Repeat("n1: goroutine\n", plainMax-1) +
-		"n1: ... more in " + path + "\nn1: ERROR msg=error\nn1: no end of line\nn1: ERROR msg=end\nn1: last words\n"
+	want := at + "  n1 WARN: \"loud one\" peer=n2\nn1: panic: one\n" + strings.Repeat("n1: goroutine\n", plainMax-1) +
+		"n1: ... more in " + path + "\n" + at + "  n1 ERROR: error\nn1: no end of line\n" + at + "  n1 ERROR: end\nn1: last words\n"
 	if term.String() != want {
 		t.Errorf("terminal got:\n%s\nwant:\n%s", term.String(), want)
 	}
