@@ -17,7 +17,6 @@ type history struct {
 
 	requests map[request]*applied
 	sessions map[uint64]*session
-	alive    int
 	nodes    map[string][]version // registers and counters, by path
 	counter  uint64
 	created  map[uint64]string // token of a sequential create: its path

@@ -32,7 +32,6 @@ type World struct {
 	held      map[string][]*hold
 	guards    map[string]*guard
 	nextToken uint64
-	doubtful  int // replicas that have refused to start
 	undecided int
 
 	trace   trace
