@@ -172,7 +172,7 @@ func (n *Node) admit(p *peer) {
 	}})
 	if p.noted != text || n.now-p.notedAt >= noteAgain {
 		p.noted, p.notedAt = text, n.now
-		n.note("the connection with %s is refused: %s", p.name, text)
+		n.warn("the connection with %s is refused: %s", p.name, text)
 	}
 }
 
@@ -180,29 +180,38 @@ func (n *Node) admit(p *peer) {
 // not go on with the data it has.
 func (n *Node) objection(p *peer) (text string, fatal bool) {
 	h := p.hello
+	if text, fatal = objection(h, n.o.Cell, n.o.Name, p.id, n.current().Members, n.config); text != "" {
+		return text, fatal
+	}
+	if n.config == nil && n.founding.config != nil {
+		// Once a configuration is proposed a disk that is exchanged is too late.
+		if m := member(n.founding.config, p.id); m == nil || m.Incarnation != h.GetIncarnation() {
+			return anotherDisk(m, h.GetIncarnation()), false
+		}
+	}
+	return "", false
+}
+
+// objection says what is wrong with a hello that came in the name of member id,
+// as replica self of the cell sees it; config is nil while the cell is not
+// founded.
+func objection(h *pb.PeerHello, cell, self string, id paxos.ReplicaID, members []paxos.Member, config *paxos.Configuration) (text string, fatal bool) {
 	switch {
 	case h.GetVersion() != PeerVersion:
 		return fmt.Sprintf("it speaks version %d of the protocol between replicas, this one (%s) version %d: run the same release on all replicas",
-			h.GetVersion(), n.o.Name, PeerVersion), false
-	case h.GetCell() != n.o.Cell:
-		return fmt.Sprintf("this is cell %q and not %q: check --cell and --initial-cluster", n.o.Cell, h.GetCell()), true
-	case n.config != nil && h.GetCellIdentity() != 0 && h.GetCellIdentity() != n.config.CellIdentity:
+			h.GetVersion(), self, PeerVersion), false
+	case h.GetCell() != cell:
+		return fmt.Sprintf("this is cell %q and not %q: check --cell and --initial-cluster", cell, h.GetCell()), true
+	case config != nil && h.GetCellIdentity() != 0 && h.GetCellIdentity() != config.CellIdentity:
 		return fmt.Sprintf("this cell %q is %016x and not %016x, it was founded apart: one of the two has the wrong data directory or --initial-cluster",
-			n.o.Cell, n.config.CellIdentity, h.GetCellIdentity()), false
-	case paxos.ReplicaID(h.GetReplica()) != p.id:
+			cell, config.CellIdentity, h.GetCellIdentity()), false
+	case paxos.ReplicaID(h.GetReplica()) != id:
 		return fmt.Sprintf("%s calls itself replica %d of the cell, here it is replica %d: the lists of initial members differ (here: %s)",
-			p.name, h.GetReplica(), p.id, memberNames(n.current().Members)), n.config != nil
-	}
-	expected, fatal := n.config, true
-	if expected == nil {
-		// Once a configuration is proposed a disk that is exchanged is too late.
-		expected, fatal = n.founding.config, false
-	}
-	if expected == nil {
-		return "", false
-	}
-	if m := member(expected, p.id); m == nil || m.Incarnation != h.GetIncarnation() {
-		return anotherDisk(m, h.GetIncarnation()), fatal
+			h.GetName(), h.GetReplica(), id, memberNames(members)), config != nil
+	case config != nil:
+		if m := member(config, id); m == nil || m.Incarnation != h.GetIncarnation() {
+			return anotherDisk(m, h.GetIncarnation()), true
+		}
 	}
 	return "", false
 }
@@ -213,7 +222,7 @@ func (n *Node) objection(p *peer) (text string, fatal bool) {
 func (n *Node) refusedBy(p *peer, r *pb.PeerRefusal) {
 	if p.noted != r.GetText() || n.now-p.notedAt >= noteAgain {
 		p.noted, p.notedAt = r.GetText(), n.now
-		n.note("%s (cell %q) refuses this replica: %s", p.name, p.hello.GetCell(), r.GetText())
+		n.warn("%s (cell %q) refuses this replica: %s", p.name, p.hello.GetCell(), r.GetText())
 	}
 	if r.GetFatal() && n.config == nil && n.applied == 0 && (p.hello.GetFounded() || p.hello.GetCell() != n.o.Cell) {
 		n.stop(&RefusedError{By: p.name, Cell: p.hello.GetCell(), Text: r.GetText()})

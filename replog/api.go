@@ -209,7 +209,8 @@ type Effects struct {
 	Confirmed []paxos.Confirm
 	Dropped   [][]byte
 	Role      *paxos.RoleEvent
-	Notes     []string
+	Notes     []string // for the operator's log
+	Warnings  []string // the same, when something should be done about it
 	// Fatal: the replica must stop at once and say this.
 	Fatal error
 }

@@ -122,7 +122,7 @@ func (n *Node) snapshotSaved(ev SnapshotSaved) {
 	k.saving = false
 	if ev.Err != nil {
 		k.retryAt = n.now + saveAgain
-		n.note("the snapshot of slot %d was not saved: %v; tried again in %v", ev.Slot, ev.Err, saveAgain)
+		n.warn("the snapshot of slot %d was not saved: %v; tried again in %v", ev.Slot, ev.Err, saveAgain)
 		return
 	}
 	if ev.Slot > k.newest { // else a newer one came from a peer meanwhile

@@ -405,6 +405,10 @@ func (n *Node) note(format string, args ...any) {
 	n.fx.Notes = append(n.fx.Notes, fmt.Sprintf(format, args...))
 }
 
+func (n *Node) warn(format string, args ...any) {
+	n.fx.Warnings = append(n.fx.Warnings, fmt.Sprintf(format, args...))
+}
+
 // stop makes the replica stop; the first reason counts.
 func (n *Node) stop(err error) {
 	if n.fatal == nil {

@@ -318,7 +318,7 @@ func (h *host) settle() {
 		h.c.crash(h.index)
 		return
 	}
-	h.notes = append(h.notes, e.Notes...)
+	h.notes = append(append(h.notes, e.Notes...), e.Warnings...)
 	if e.Fatal != nil {
 		h.c.crash(h.index)
 		h.fatal = e.Fatal

@@ -72,8 +72,8 @@ func TestSnapshotThatFailsIsTriedAgainLater(t *testing.T) {
 		e = take(c.now)
 	}
 	h.node.Step(c.now, replog.SnapshotSaved{Slot: paxos.Slot(e.SaveSnapshot.Meta.GetSlot()), Err: errors.New("no room")})
-	if e := take(c.now); e.SaveSnapshot != nil || !strings.Contains(strings.Join(e.Notes, "\n"), "no room") {
-		t.Fatalf("tried again at once, or not noted: %v", e.Notes)
+	if e := take(c.now); e.SaveSnapshot != nil || !strings.Contains(strings.Join(e.Warnings, "\n"), "no room") {
+		t.Fatalf("tried again at once, or not told: %v", e.Warnings)
 	}
 	take(c.now + 11*time.Second)
 	if e := take(c.now + 11*time.Second); e.SaveSnapshot == nil {

@@ -22,7 +22,10 @@ import (
 // The one with the lower ID dials both, and again when they break; names are
 // resolved at each dial. On each the first frame in both directions is a
 // PeerHello; who the other side may be is the node's decision, which sees every
-// hello of a main lane as PeerConnected.
+// hello of a main lane as PeerConnected. But a stranger must not push a
+// member's connection out: what comes in a member's name is taken only from one
+// that is to dial, that the configuration knows by its incarnation, and while
+// no other process speaks in that name.
 //
 // A message to a peer that is not connected, or that reads too slowly for what
 // is queued, is dropped and counted: Paxos repeats what matters. A connection
@@ -103,6 +106,7 @@ type Peers struct {
 	deliver func(ev Event, bytes int)
 	links   []*link // by ID
 	hello   atomic.Pointer[pb.PeerHello]
+	config  atomic.Pointer[paxos.Configuration] // nil until Founded
 	dropped atomic.Uint64
 	quiet   quietLog
 
@@ -191,6 +195,10 @@ func (p *Peers) UpdateHello(h *pb.PeerHello) {
 		}
 	}
 }
+
+// Founded tells the configuration of the cell: from now on only its members'
+// incarnations are let in.
+func (p *Peers) Founded(c *paxos.Configuration) { p.config.Store(c) }
 
 // helloMessage completes a hello for a lane to a peer.
 func helloMessage(h *pb.PeerHello, lane, to string) *pb.PeerMessage {

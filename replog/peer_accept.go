@@ -62,10 +62,16 @@ func (p *Peers) accepted(nc net.Conn) {
 		p.strange(nc, err)
 		return
 	}
+	lane, err := l.begin(c, h)
+	if err != nil {
+		p.refuse(c, err.Error(), false)
+		p.strange(nc, err)
+		return
+	}
 	if h.GetLane() == laneMain {
 		p.o.Logger.Info("a replica connected", "peer", l.member.Name, "remote", nc.RemoteAddr().String())
 	}
-	err = l.serve(c, h, ours)
+	err = l.serve(c, lane, ours)
 	if p.ctx.Err() == nil && h.GetLane() == laneMain {
 		p.o.Logger.Warn("the connection with a replica broke; it dials again", "peer", l.member.Name, "reason", err)
 	}
@@ -104,10 +110,36 @@ func (p *Peers) welcome(c *wire.Conn, ours *pb.PeerHello) (*link, *pb.PeerHello,
 	}
 	for _, l := range p.links {
 		if l.member.Name == h.GetName() {
-			return l, h, nil
+			return l, h, p.objection(c, l, h, ours)
 		}
 	}
 	return nil, nil, p.unknown(c, h)
+}
+
+// objection tells one that comes in a member's name why it is not let in, if
+// it is not. While the cell is not founded the node says who is.
+func (p *Peers) objection(c *wire.Conn, l *link, h, ours *pb.PeerHello) error {
+	config := p.config.Load()
+	if config == nil {
+		return nil
+	}
+	text, fatal := objection(h, ours.GetCell(), ours.GetName(), l.member.ID, config.Members, config)
+	if text == "" && l.member.ID > p.o.Self {
+		text = fmt.Sprintf("replica %s does not dial replica %s, it is dialled by it", h.GetName(), ours.GetName())
+	}
+	if text == "" {
+		return nil
+	}
+	p.refuse(c, text, fatal)
+	return fmt.Errorf("replica %q is refused: %s", h.GetName(), text)
+}
+
+// refuse tells the other side why it is not let in; nothing is owed to it.
+func (p *Peers) refuse(c *wire.Conn, text string, fatal bool) {
+	err := c.Queue(wire.KindPeer, &pb.PeerMessage{Body: &pb.PeerMessage_Refusal{Refusal: &pb.PeerRefusal{Text: text, Fatal: fatal}}})
+	if err == nil {
+		_ = c.CloseAfterFlush(refusalTime)
+	}
 }
 
 // unknown tells a replica that is no member why it is not let in.
@@ -117,9 +149,6 @@ func (p *Peers) unknown(c *wire.Conn, h *pb.PeerHello) error {
 	if h.GetName() == own.GetName() {
 		text = fmt.Sprintf("replica %s is this one: a peer address in --initial-cluster leads back to it, or two replicas have the same name", h.GetName())
 	}
-	err := c.Queue(wire.KindPeer, &pb.PeerMessage{Body: &pb.PeerMessage_Refusal{Refusal: &pb.PeerRefusal{Text: text, Fatal: true}}})
-	if err == nil {
-		_ = c.CloseAfterFlush(refusalTime) // nothing is owed to a stranger
-	}
+	p.refuse(c, text, true)
 	return fmt.Errorf("replica %q of cell %q is no member of this cell", h.GetName(), h.GetCell())
 }

@@ -71,11 +71,15 @@ func (l *link) dial(lane string) (connected bool, err error) {
 	if err != nil {
 		return false, err
 	}
+	use, err := l.begin(c, h)
+	if err != nil {
+		return false, err
+	}
 	if lane == laneMain {
 		p.quiet.forget("dial " + l.member.Name)
 		p.o.Logger.Info("connected with a replica", "peer", l.member.Name, "address", l.member.PeerAddress)
 	}
-	return true, l.serve(c, h, ours)
+	return true, l.serve(c, use, ours)
 }
 
 // greet exchanges hellos, ours first, and checks that the address leads to the

@@ -28,7 +28,8 @@ type link struct {
 
 	// mu orders what is delivered about the peer: a connection that was replaced
 	// delivers nothing any more, neither a message nor its end.
-	mu sync.Mutex
+	mu      sync.Mutex
+	process uint64 // to which the newest connection leads; 0: none, or not told
 }
 
 func (l *link) lane(name string) *atomic.Pointer[wire.Conn] {
@@ -64,11 +65,9 @@ func (l *link) send(s Send) {
 	}
 }
 
-// serve uses a connection as the peer's lane until it ends, and says why it
-// did. theirs is the other side's hello, ours the one that was sent.
-func (l *link) serve(c *wire.Conn, theirs, ours *pb.PeerHello) error {
-	lane := l.lane(theirs.GetLane())
-	l.begin(c, lane, theirs)
+// serve uses a connection that has begun until it ends, and says why it did.
+// ours is the hello that was sent.
+func (l *link) serve(c *wire.Conn, lane *atomic.Pointer[wire.Conn], ours *pb.PeerHello) error {
 	defer l.end(c, lane)
 	if now := l.peers.hello.Load(); now != ours && lane == &l.main {
 		// It changed before UpdateHello could find this connection.
@@ -99,10 +98,20 @@ func (l *link) serve(c *wire.Conn, theirs, ours *pb.PeerHello) error {
 	}
 }
 
-// begin puts the connection in use; one that was in use ends.
-func (l *link) begin(c *wire.Conn, lane *atomic.Pointer[wire.Conn], h *pb.PeerHello) {
+// begin puts the connection in use as the lane of the other side's hello; one
+// that was in use ends. But of two processes that run with the same data and
+// dial this replica the one that was there first stays.
+func (l *link) begin(c *wire.Conn, h *pb.PeerHello) (*atomic.Pointer[wire.Conn], error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	process := h.GetProcess()
+	inUse := l.main.Load() != nil || l.bulk.Load() != nil
+	if inUse && l.member.ID < l.peers.o.Self && process != 0 && l.process != 0 && process != l.process {
+		return nil, fmt.Errorf("another process is connected as replica %s: if it has not just been restarted, "+
+			"two run with the same data: stop one at once, it is not safe", l.member.Name)
+	}
+	l.process = process
+	lane := l.lane(h.GetLane())
 	old := lane.Swap(c)
 	if old != nil {
 		// Its reader notices at once, closes it and is not listened to any more.
@@ -111,6 +120,7 @@ func (l *link) begin(c *wire.Conn, lane *atomic.Pointer[wire.Conn], h *pb.PeerHe
 	if lane == &l.main {
 		l.peers.deliver(PeerConnected{Hello: h}, 0)
 	}
+	return lane, nil
 }
 
 func (l *link) end(c *wire.Conn, lane *atomic.Pointer[wire.Conn]) {

@@ -15,6 +15,7 @@ import (
 	"github.com/seed70370324/lockd/paxos"
 	"github.com/seed70370324/lockd/replog/pb"
 	"go.uber.org/goleak"
+	"google.golang.org/protobuf/proto"
 )
 
 // patience ends a test that would hang; no test waits for it to pass.
@@ -311,12 +312,104 @@ func TestAddressOfAnotherReplica(t *testing.T) {
 	}
 }
 
+// What comes in a member's name and is not that member does not push out the
+// member's connection.
+func TestStrangerInAMembersName(t *testing.T) {
+	defer goleak.VerifyNone(t)
+	ls, members := listeners(t, 3)
+	config := &paxos.Configuration{Cell: "test", CellIdentity: 7}
+	for _, m := range members {
+		m.Incarnation = uint64(100 + m.ID)
+		config.Members = append(config.Members, m)
+	}
+	founded := func(id paxos.ReplicaID) *peerEnd {
+		e := startPeer(t, ls[id-1], members, id, func(o *PeersOptions) { o.Hello.Process = 1 })
+		e.peers.Founded(config)
+		return e
+	}
+	c := founded(3)
+	defer c.peers.Close()
+	b := founded(2)
+	defer b.peers.Close()
+	c.waitConnected("n2")
+	for _, s := range []struct {
+		name  string
+		hello *pb.PeerHello
+		want  string
+		fatal bool
+	}{
+		{"an emptied disk", &pb.PeerHello{Cell: "test", Name: "n2", Replica: 2, Incarnation: 42, Process: 2, Version: PeerVersion}, "with another disk", true},
+		{"another cell", &pb.PeerHello{Cell: "other", Name: "n2", Replica: 2, Incarnation: 102, Process: 2, Version: PeerVersion}, `this is cell "test"`, true},
+		{"another number", &pb.PeerHello{Cell: "test", Name: "n2", Replica: 1, Incarnation: 102, Process: 2, Version: PeerVersion}, "calls itself replica 1", true},
+		{"another release", &pb.PeerHello{Cell: "test", Name: "n2", Replica: 2, Incarnation: 102, Process: 2, Version: 99}, "same release", false},
+		{"a copy", &pb.PeerHello{Cell: "test", Name: "n2", Replica: 2, Incarnation: 102, Process: 2, Version: PeerVersion}, "another process is connected", false},
+	} {
+		for _, lane := range []string{laneMain, laneBulk} {
+			got := refusal(t, members[2].PeerAddress, s.hello, lane)
+			if !strings.Contains(got.GetText(), s.want) || got.GetFatal() != s.fatal {
+				t.Errorf("%s (%s): was told %v", s.name, lane, got)
+			}
+		}
+	}
+	// n2 dials n3, not the other way round.
+	h := &pb.PeerHello{Cell: "test", Name: "n3", Replica: 3, Incarnation: 103, Process: 1, Version: PeerVersion}
+	if got := refusal(t, members[1].PeerAddress, h, laneMain); !strings.Contains(got.GetText(), "does not dial") {
+		t.Errorf("who is to be dialled was told %v", got)
+	}
+	if _, ok := <-c.quietly(); ok {
+		t.Error("a stranger was noticed by the node")
+	}
+	sendUntil(b, c, heartbeat(3, 1))
+	// The same member after a restart is let in once its old connection has ended.
+	b.peers.Close()
+	c.waitGone(2)
+	h = &pb.PeerHello{Cell: "test", Name: "n2", Replica: 2, Incarnation: 102, Process: 2, Version: PeerVersion}
+	for i := 0; ; i++ {
+		again := fakeHello(t, members[2].PeerAddress, h, laneMain)
+		defer again.Close()
+		if readRefusal(again) == nil {
+			break
+		}
+		if i == 1000 {
+			t.Fatal("it is not let in again")
+		}
+	}
+	c.waitConnected("n2")
+}
+
+// refusal says hello and returns what the other side has against it.
+func refusal(t testing.TB, address string, h *pb.PeerHello, lane string) *pb.PeerRefusal {
+	t.Helper()
+	c := fakeHello(t, address, h, lane)
+	defer c.Close()
+	return readRefusal(c)
+}
+
+// readRefusal reads until a refusal comes, or a ping: nil.
+func readRefusal(c *wire.Conn) *pb.PeerRefusal {
+	for {
+		_, payload, err := c.Read()
+		if err != nil || len(payload) == 0 {
+			return nil
+		}
+		m := new(pb.PeerMessage)
+		if proto.Unmarshal(payload, m) == nil && m.GetRefusal() != nil {
+			return m.GetRefusal()
+		}
+	}
+}
+
 type writerFunc func([]byte)
 
 func (f writerFunc) Write(p []byte) (int, error) { f(p); return len(p), nil }
 
 // fakePeer connects to a replica's port as n1 would.
 func fakePeer(t testing.TB, address, lane string) *wire.Conn {
+	t.Helper()
+	return fakeHello(t, address, &pb.PeerHello{Cell: "test", Name: "n1", Replica: 1, Version: PeerVersion}, lane)
+}
+
+func fakeHello(t testing.TB, address string, h *pb.PeerHello, lane string) *wire.Conn {
 	t.Helper()
 	nc, err := net.Dial("tcp", address)
 	if err != nil {
@@ -326,7 +419,7 @@ func fakePeer(t testing.TB, address, lane string) *wire.Conn {
 	if err := c.Handshake(context.Background()); err != nil {
 		t.Fatal(err)
 	}
-	if err := c.Queue(wire.KindPeer, helloMessage(&pb.PeerHello{Cell: "test", Name: "n1", Replica: 1, Version: PeerVersion}, lane, "")); err != nil {
+	if err := c.Queue(wire.KindPeer, helloMessage(h, lane, "")); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := readHello(c); err != nil {

@@ -248,6 +248,9 @@ func (p *process) tellEffects(e *replica.Effects) {
 	for _, n := range e.Log.Notes {
 		w.tell(p.name, "log: %s", n)
 	}
+	for _, n := range e.Log.Warnings {
+		w.tell(p.name, "log warns: %s", n)
+	}
 	for _, n := range e.Notes {
 		w.tell(p.name, "%s: %s %v", n.Level, n.Text, fmt.Sprint(n.Args...))
 	}

@@ -246,6 +246,7 @@ func merge(to, from *replog.Effects) {
 	to.SnapshotRead = join(to.SnapshotRead, from.SnapshotRead)
 	to.ReceiveSnapshot = join(to.ReceiveSnapshot, from.ReceiveSnapshot)
 	to.Notes = join(to.Notes, from.Notes)
+	to.Warnings = join(to.Warnings, from.Warnings)
 	if from.SaveSnapshot != nil {
 		to.SaveSnapshot = from.SaveSnapshot
 	}

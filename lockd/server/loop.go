@@ -114,6 +114,9 @@ func (l *loop) perform(e replica.Effects) bool {
 	for _, n := range e.Log.Notes {
 		l.log.Info(n)
 	}
+	for _, n := range e.Log.Warnings {
+		l.log.Warn(n)
+	}
 	for _, n := range e.Notes {
 		l.log.Log(context.Background(), level(n.Level), n.Text, n.Args...)
 	}

@@ -48,10 +48,14 @@ func (s *Server) newPeers(opened *replog.Opened, rep *replica.Replica, box *mail
 		ClientAddress: s.cfg.AdvertiseClient,
 		PeerAddress:   s.cfg.AdvertisePeer,
 		Version:       replog.PeerVersion,
+		Process:       randomUint64(),
 	}}
 	p.Peers = replog.NewPeers(replog.PeersOptions{
 		Listener: s.listeners.peer, Self: self, Members: c.Members, Hello: p.hello, Logger: s.log,
 	}, s.deliverTo(box))
+	if c.CellIdentity != 0 {
+		p.Founded(c)
+	}
 	s.metrics.registry.MustRegister(prometheus.NewCounterFunc(prometheus.CounterOpts{
 		Name: "lockd_peer_messages_unsent_total",
 		Help: "Messages to peers dropped because the peer was not connected or did not read.",
@@ -88,7 +92,9 @@ func (p *peers) founded(c *paxos.Configuration) {
 		Cell: p.hello.Cell, Name: p.hello.Name, Replica: p.hello.Replica, Incarnation: p.hello.Incarnation,
 		CellIdentity: c.CellIdentity, Founded: true,
 		ClientAddress: p.hello.ClientAddress, PeerAddress: p.hello.PeerAddress, Version: p.hello.Version,
+		Process: p.hello.Process,
 	}
 	p.hello = h
+	p.Founded(c)
 	p.UpdateHello(h)
 }

@@ -236,6 +236,9 @@ type PeerHello struct {
 	Version       uint32                 `protobuf:"varint,9,opt,name=version,proto3" json:"version,omitempty"`
 	Lane          string                 `protobuf:"bytes,10,opt,name=lane,proto3" json:"lane,omitempty"` // "main" or "bulk"
 	To            string                 `protobuf:"bytes,11,opt,name=to,proto3" json:"to,omitempty"`     // name of the replica that the dialer means
+	// Random number of the process, 0 from older releases: tells two processes
+	// that run with the same data apart.
+	Process       uint64 `protobuf:"varint,12,opt,name=process,proto3" json:"process,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -345,6 +348,13 @@ func (x *PeerHello) GetTo() string {
 		return x.To
 	}
 	return ""
+}
+
+func (x *PeerHello) GetProcess() uint64 {
+	if x != nil {
+		return x.Process
+	}
+	return 0
 }
 
 // PeerRefusal says why a connection is refused, for the other side's log.
@@ -1511,7 +1521,7 @@ const file_replog_pb_replog_proto_rawDesc = "" +
 	"\x0esnapshot_chunk\x18\x04 \x01(\v2\x1b.lockd.replog.SnapshotChunkH\x00R\rsnapshotChunk\x124\n" +
 	"\bfounding\x18\x05 \x01(\v2\x16.lockd.replog.FoundingH\x00R\bfounding\x125\n" +
 	"\arefusal\x18\x06 \x01(\v2\x19.lockd.replog.PeerRefusalH\x00R\arefusalB\x06\n" +
-	"\x04body\"\xb6\x02\n" +
+	"\x04body\"\xd0\x02\n" +
 	"\tPeerHello\x12\x12\n" +
 	"\x04cell\x18\x01 \x01(\tR\x04cell\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12\x18\n" +
@@ -1524,7 +1534,8 @@ const file_replog_pb_replog_proto_rawDesc = "" +
 	"\aversion\x18\t \x01(\rR\aversion\x12\x12\n" +
 	"\x04lane\x18\n" +
 	" \x01(\tR\x04lane\x12\x0e\n" +
-	"\x02to\x18\v \x01(\tR\x02to\"7\n" +
+	"\x02to\x18\v \x01(\tR\x02to\x12\x18\n" +
+	"\aprocess\x18\f \x01(\x04R\aprocess\"7\n" +
 	"\vPeerRefusal\x12\x12\n" +
 	"\x04text\x18\x01 \x01(\tR\x04text\x12\x14\n" +
 	"\x05fatal\x18\x02 \x01(\bR\x05fatal\"\xa0\x01\n" +
