@@ -57,6 +57,26 @@ type Limits struct {
 	HelloTimeout   time.Duration // from connecting to the first message, default 10 s
 }
 
+// reservedFiles is how many open files are not for clients: the log needs some
+// (a replica that cannot open its next segment must stop), the other replicas,
+// HTTP and refusals the rest.
+const reservedFiles = 512
+
+// fewConnections are so few that the operator is warned.
+const fewConnections = 1000
+
+// fit lowers the number of connections to what the limit of open files leaves,
+// so that clients alone cannot make the replica stop; it reports whether it had
+// to. 0 files: not known.
+func (l *Limits) fit(files uint64) bool {
+	most := max(files/2, files-min(files, reservedFiles))
+	if files == 0 || uint64(l.MaxConnections) <= most {
+		return false
+	}
+	l.MaxConnections = int(most)
+	return true
+}
+
 // Tuning is for tests and for unusual machines.
 type Tuning struct {
 	Heartbeat     time.Duration // default 100 ms

@@ -147,3 +147,17 @@ func TestParseCluster(t *testing.T) {
 		}
 	}
 }
+
+func TestConnectionsFitTheOpenFiles(t *testing.T) {
+	for _, c := range []struct {
+		files uint64
+		want  int
+	}{
+		{0, 50_000}, {1_048_576, 50_000}, {50_512, 50_000}, {50_511, 49_999}, {20_000, 19_488}, {1024, 512}, {200, 100},
+	} {
+		l := Limits{MaxConnections: 50_000}
+		if told := l.fit(c.files); l.MaxConnections != c.want || told != (c.want != 50_000) {
+			t.Errorf("%d open files: %d connections, told %v", c.files, l.MaxConnections, told)
+		}
+	}
+}

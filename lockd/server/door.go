@@ -29,6 +29,16 @@ const (
 	// politeRefusals is how many connections over the limit are told so at the
 	// same time; the rest are just closed.
 	politeRefusals = 64
+
+	// fullBytes is what usually waits at most for one client to read it. With
+	// more the answers to its further reads are put off for putOffMS.
+	fullBytes = 8 << 20
+	putOffMS  = 20
+	// queueBytes is what may wait for one client at all: the first state of a
+	// watch (32 MiB), which comes at once, and what goes beside it. So much may
+	// wait for maxDeep clients at a time.
+	queueBytes = 48 << 20
+	maxDeep    = 16
 )
 
 // clientConn is a client's connection. Its reader goroutine is the only one
@@ -75,6 +85,7 @@ type door struct {
 	// closers are the goroutines that let a closing connection's last frames
 	// leave. The loop alone adds to them, so drain may wait once it has ended.
 	closers sync.WaitGroup
+	deep    map[*clientConn]struct{} // may have more than fullBytes queued; of the loop
 
 	mu     sync.Mutex
 	conns  map[net.Conn]struct{} // every open socket, for stop
@@ -84,7 +95,7 @@ type door struct {
 func newDoor(l net.Listener, limits Limits, box *mailbox, m *shellMetrics, log *slog.Logger) *door {
 	ctx, cancel := context.WithCancel(context.Background())
 	return &door{listener: l, limits: limits, box: box, metrics: m, log: log,
-		ctx: ctx, cancel: cancel, conns: map[net.Conn]struct{}{}}
+		ctx: ctx, cancel: cancel, conns: map[net.Conn]struct{}{}, deep: map[*clientConn]struct{}{}}
 }
 
 // accept takes connections until the listener is closed.
@@ -144,7 +155,7 @@ func (d *door) admit(nc net.Conn) {
 }
 
 func (d *door) newWire(nc net.Conn) *wire.Conn {
-	return wire.NewConn(nc, wire.Options{Accepted: true, MaxFrame: d.limits.MaxFrame, WriteTimeout: writeTime})
+	return wire.NewConn(nc, wire.Options{Accepted: true, MaxFrame: d.limits.MaxFrame, QueueBytes: queueBytes, WriteTimeout: writeTime})
 }
 
 // refuse tells a client that there are too many connections.
@@ -258,7 +269,7 @@ func (d *door) send(c *clientConn, m *pb.ServerMessage) {
 	if c.ending {
 		return
 	}
-	err := c.wire.Queue(wire.KindServer, m)
+	err := d.queue(c, m)
 	switch {
 	case err == nil || errors.Is(err, wire.ErrClosed):
 		return
@@ -271,6 +282,39 @@ func (d *door) send(c *clientConn, m *pb.ServerMessage) {
 	c.ending = true
 	close(c.gone)
 	_ = c.nc.Close() // the reader sees it and cleans up
+}
+
+// queue queues a message for a client. One that asks for much at once is not to
+// blame: it is served as fast as it reads. One that does not read is
+// ErrQueueFull in the end.
+func (d *door) queue(c *clientConn, m *pb.ServerMessage) error {
+	if c.wire.Queued() > fullBytes {
+		if r := m.GetRead(); r != nil {
+			m = &pb.ServerMessage{Body: &pb.ServerMessage_Error{Error: &pb.Error{Code: pb.ErrorCode_OVERLOADED, Id: r.GetId(),
+				RetryAfterMs: putOffMS, Text: "more has been asked for than the connection carries; try again soon"}}}
+		}
+		if !d.mayBeDeep(c) {
+			return wire.ErrQueueFull
+		}
+	}
+	return c.wire.Queue(wire.KindServer, m)
+}
+
+// mayBeDeep gives the connection one of the places of those with a deep queue.
+func (d *door) mayBeDeep(c *clientConn) bool {
+	if _, ok := d.deep[c]; ok {
+		return true
+	}
+	for o := range d.deep {
+		if o.ending || o.wire.Queued() <= fullBytes {
+			delete(d.deep, o)
+		}
+	}
+	if len(d.deep) >= maxDeep {
+		return false
+	}
+	d.deep[c] = struct{}{}
+	return true
 }
 
 // end closes a connection once what is queued for it has left; the loop alone

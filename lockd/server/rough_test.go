@@ -83,6 +83,54 @@ func TestOversizedFrame(t *testing.T) {
 	b.put("/x", "still there")
 }
 
+// A client that asks for much at once and reads what it gets is not cut off.
+func TestMuchAtOnce(t *testing.T) {
+	c := newTestCell(t, 1)
+	c.startAll()
+	a := c.dial(c.master())
+	a.open()
+	big := strings.Repeat("x", 1<<20)
+	for i := 0; i < 20; i++ {
+		a.put(fmt.Sprintf("/big-%02d", i), big)
+	}
+	// The state of a watch comes whole.
+	a.send(&pb.ClientMessage{Body: &pb.ClientMessage_Watch{Watch: &pb.Watch{Id: 5, Path: "/", Scope: pb.WatchScope_SUBTREE}}})
+	bytes := 0
+	for end := false; !end; {
+		w := a.receive().GetWatch()
+		if w == nil {
+			t.Fatal("something else than the state of the watch")
+		}
+		for _, item := range w.GetItems() {
+			bytes += len(item.GetData())
+		}
+		end = w.GetEnd()
+	}
+	if bytes != 20<<20 {
+		t.Errorf("the watch has %d bytes", bytes)
+	}
+	// Reads that are put off are answered in the end.
+	const reads = 100
+	ask := func(id uint64) {
+		a.send(&pb.ClientMessage{Body: &pb.ClientMessage_Read{Read: &pb.Read{
+			Id: id, Op: &pb.Read_Node{Node: &pb.ReadNode{Path: fmt.Sprintf("/big-%02d", id%20)}}}}})
+	}
+	for id := uint64(1); id <= reads; id++ {
+		ask(id)
+	}
+	for answered := 0; answered < reads; {
+		m := a.receive()
+		switch e := m.GetError(); {
+		case m.GetRead().GetNode() != nil:
+			answered++
+		case e.GetCode() == pb.ErrorCode_OVERLOADED && !e.GetFatal() && e.GetRetryAfterMs() > 0:
+			ask(e.GetId())
+		default:
+			t.Fatalf("instead of an answer: %v", m)
+		}
+	}
+}
+
 func TestHealthAndMetrics(t *testing.T) {
 	c := newTestCell(t, 3)
 	t.Cleanup(http.DefaultClient.CloseIdleConnections)

@@ -51,8 +51,17 @@ func New(cfg Config) (*Server, error) {
 		return nil, err
 	}
 	cfg.resolve(l.client.Addr(), l.peer.Addr())
+	log := cfg.Logger.With("replica", cfg.Name)
+	if files := openFiles(); cfg.Limits.fit(files) {
+		level := slog.LevelInfo
+		if cfg.Limits.MaxConnections < fewConnections {
+			level = slog.LevelWarn
+		}
+		log.Log(context.Background(), level, "fewer clients are let in because of the limit of open files: raise it (ulimit -n, LimitNOFILE) if they are too few",
+			"open_files", files, "connections", cfg.Limits.MaxConnections)
+	}
 	return &Server{
-		cfg: cfg, log: cfg.Logger.With("replica", cfg.Name), listeners: l,
+		cfg: cfg, log: log, listeners: l,
 		metrics: newShellMetrics(), failed: make(chan struct{}),
 	}, nil
 }
