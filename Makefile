@@ -23,7 +23,7 @@ run: build ## start a cell of three replicas on 127.0.0.1:7101-7103, Ctrl-C stop
 	@bin/lockd local --replicas 3
 
 demo: build ## kill the master, freeze a lock's holder, and see the right thing happen
-	@bin/lockctl demo --lockd bin/lockd
+	@bin/lockctl demo
 
 test: check ## everything CI runs: checks, tests, simulator
 	@if [ -z "$(RACE)" ]; then echo "note: no C compiler, the tests run without the race detector"; fi

@@ -40,6 +40,9 @@ kills the master with -9, and later freezes the holder. It prints what happens
 and when, checks it, and leaves no process and no file behind.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			if lockd == "" {
+				lockd = besideSelf("lockd")
+			}
 			d := &demo{start: time.Now(), lockd: lockd}
 			ctx, cancel := context.WithTimeout(cmd.Context(), 2*time.Minute)
 			defer cancel()
@@ -50,8 +53,24 @@ and when, checks it, and leaves no process and no file behind.`,
 			return errors.Join(err, d.cleanUp(err == nil))
 		},
 	}
-	c.Flags().StringVar(&lockd, "lockd", "lockd", "the lockd program")
+	c.Flags().StringVar(&lockd, "lockd", "", "the lockd program (default: the one beside lockctl, or in PATH)")
 	return c
+}
+
+// besideSelf is the program in the directory of this one, or just its name,
+// for PATH.
+func besideSelf(name string) string {
+	if self, err := os.Executable(); err == nil {
+		if p := filepath.Join(filepath.Dir(self), name); isFile(p) {
+			return p
+		}
+	}
+	return name
+}
+
+func isFile(path string) bool {
+	st, err := os.Stat(path)
+	return err == nil && st.Mode().IsRegular()
 }
 
 // demo is a run of the demonstration: everything it started, to be undone.

@@ -32,6 +32,10 @@ type Conn struct {
 	r, w    int
 	full    bool         // the last read filled rbuf: more is waiting
 	timeout atomic.Int64 // read timeout, ns
+	// frameEnd is when the frame that has arrived in part must be whole, zero
+	// if none has; limited: the deadline of the network connection is that.
+	frameEnd time.Time
+	limited  bool
 
 	// Writing, see write.go.
 	mu      sync.Mutex
@@ -168,6 +172,7 @@ func (c *Conn) Read() (kind byte, payload []byte, err error) {
 	}
 	from := c.r + headerBytes
 	c.r = from + size
+	c.frameEnd = time.Time{}
 	return kind, c.rbuf[from:c.r:c.r], nil
 }
 
@@ -176,10 +181,8 @@ func (c *Conn) Read() (kind byte, payload []byte, err error) {
 func (c *Conn) fill(n int) error {
 	for c.w-c.r < n {
 		c.makeRoom(n)
-		if d := time.Duration(c.timeout.Load()); d > 0 {
-			if err := c.nc.SetReadDeadline(deadline(d)); err != nil {
-				return c.readError(err)
-			}
+		if err := c.limitRead(); err != nil {
+			return c.readError(err)
 		}
 		m, err := c.nc.Read(c.rbuf[c.w:])
 		c.w += m
@@ -189,6 +192,25 @@ func (c *Conn) fill(n int) error {
 		}
 	}
 	return nil
+}
+
+// limitRead sets the deadline of the next read from the network.
+func (c *Conn) limitRead() error {
+	end := deadline(time.Duration(c.timeout.Load()))
+	partly := c.o.FrameTimeout > 0 && c.w > c.r
+	if partly {
+		if c.frameEnd.IsZero() {
+			c.frameEnd = time.Now().Add(c.o.FrameTimeout)
+		}
+		if end.IsZero() || c.frameEnd.Before(end) {
+			end = c.frameEnd
+		}
+	}
+	if end.IsZero() && !c.limited {
+		return nil // the usual case of a client: no system call for it
+	}
+	c.limited = partly
+	return c.nc.SetReadDeadline(end)
 }
 
 func (c *Conn) readError(err error) error {

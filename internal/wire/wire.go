@@ -98,6 +98,10 @@ type Options struct {
 	// ReadTimeout ends a Read during which nothing at all arrived for so long.
 	// 0: never. SetReadTimeout changes it.
 	ReadTimeout time.Duration
+	// FrameTimeout ends a Read when a frame that has begun to arrive is not
+	// whole after so long, however slowly it comes: what has arrived of it is
+	// memory that the other side holds here. 0: never.
+	FrameTimeout time.Duration
 	// PrefaceTimeout limits the handshake. Default 5 s.
 	PrefaceTimeout time.Duration
 }

@@ -310,6 +310,61 @@ func TestReadTimeout(t *testing.T) {
 	}
 }
 
+// A frame that trickles in is not waited for for ever; silence between frames
+// is no fault.
+func TestFrameTimeout(t *testing.T) {
+	d, acc := sockets(t)
+	y := NewConn(acc, Options{Accepted: true, FrameTimeout: 100 * time.Millisecond})
+	defer y.Close()
+	defer d.Close()
+	errs := make(chan error, 1)
+	go func() {
+		if err := y.Handshake(context.Background()); err != nil {
+			errs <- err
+			return
+		}
+		for {
+			if _, _, err := y.Read(); err != nil {
+				errs <- err
+				return
+			}
+		}
+	}()
+	write := func(b []byte) {
+		t.Helper()
+		if _, err := d.Write(b); err != nil {
+			t.Fatal(err)
+		}
+	}
+	whole := []byte{0, 0, 0, 1, KindClient, 1, 0, 0, 'x'}
+	write([]byte(Preface))
+	write(whole)
+	select {
+	case err := <-errs:
+		t.Fatalf("silence between frames ended the connection: %v", err)
+	case <-time.After(300 * time.Millisecond):
+	}
+	write(whole)
+	// Each byte comes in time, the frame does not.
+	trickle := time.NewTicker(20 * time.Millisecond)
+	defer trickle.Stop()
+	frame := append([]byte{0, 0, 1, 0, KindClient, 1, 0, 0}, make([]byte, 256)...)
+	for _, b := range frame {
+		select {
+		case err := <-errs:
+			if !errors.Is(err, os.ErrDeadlineExceeded) {
+				t.Fatalf("a trickling frame ended with %v", err)
+			}
+			return
+		case <-trickle.C:
+			if _, err := d.Write([]byte{b}); err != nil {
+				return // the other side has closed
+			}
+		}
+	}
+	t.Fatal("a frame that trickles in was waited for")
+}
+
 func TestConcurrentQueue(t *testing.T) {
 	const writers, each = 8, 500
 	x, y := pair(t, Options{QueueBytes: 64 << 20}, Options{})

@@ -121,7 +121,11 @@ func (m *Master) activate() {
 // forgotten, and the clients are sent away.
 func (m *Master) stepDown(why string) {
 	r := &m.role
-	m.note("warn", "stepped down", "epoch", r.epoch, "ballot", r.ballot.String(), "why", why,
+	level := "warn"
+	if r.leaving {
+		level, why = "info", "it has handed over the lead"
+	}
+	m.note(level, "stepped down", "epoch", r.epoch, "ballot", r.ballot.String(), "why", why,
 		"led", (m.now - r.since).Round(time.Millisecond).String())
 	ids := make([]ConnID, 0, len(m.conns))
 	for id, c := range m.conns {

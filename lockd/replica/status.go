@@ -165,6 +165,6 @@ func (r *Replica) noteFounding() {
 			c++
 		}
 	}
-	r.notes = append(r.notes, Note{Level: "info", Text: "the cell is not founded yet: " + text,
+	r.notes = append(r.notes, Note{Level: "info", Text: "the cell is not founded yet: it " + text,
 		Args: []any{"connected", strconv.Itoa(c)}})
 }

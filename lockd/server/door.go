@@ -26,6 +26,8 @@ const (
 	flushTime = time.Second
 	// writeTime cuts off a client that takes nothing for so long.
 	writeTime = 20 * time.Second
+	// frameTime cuts off a client whose frame is not whole after so long.
+	frameTime = 30 * time.Second
 	// politeRefusals is how many connections over the limit are told so at the
 	// same time; the rest are just closed.
 	politeRefusals = 64
@@ -155,7 +157,7 @@ func (d *door) admit(nc net.Conn) {
 }
 
 func (d *door) newWire(nc net.Conn) *wire.Conn {
-	return wire.NewConn(nc, wire.Options{Accepted: true, MaxFrame: d.limits.MaxFrame, QueueBytes: queueBytes, WriteTimeout: writeTime})
+	return wire.NewConn(nc, wire.Options{Accepted: true, MaxFrame: d.limits.MaxFrame, QueueBytes: queueBytes, WriteTimeout: writeTime, FrameTimeout: frameTime})
 }
 
 // refuse tells a client that there are too many connections.
