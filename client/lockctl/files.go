@@ -196,11 +196,7 @@ func (a *app) getCmd() *cobra.Command {
 		Long:  "Prints the bare content of a node, without a newline added. With -o json, content (base64) and metadata.",
 		Args:  arguments("PATH"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			js, err := a.json()
-			if err != nil {
-				return err
-			}
-			return a.withReader(cmd.Context(), true, func(ctx context.Context, r *client.Reader) error {
+			return a.read(cmd.Context(), func(ctx context.Context, r *client.Reader, js bool) error {
 				n, err := r.Get(ctx, args[0])
 				if err != nil {
 					return err
@@ -224,15 +220,11 @@ func (a *app) lsCmd() *cobra.Command {
 		Short: "List a node's children",
 		Args:  arguments("[PATH]"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			js, err := a.json()
-			if err != nil {
-				return err
-			}
 			path := "/"
 			if len(args) > 0 {
 				path = args[0]
 			}
-			return a.withReader(cmd.Context(), true, func(ctx context.Context, r *client.Reader) error {
+			return a.read(cmd.Context(), func(ctx context.Context, r *client.Reader, js bool) error {
 				var rows []nodeRow
 				t := newTable("NAME", "KIND", "SIZE", "CHILDREN", "GENERATION", "MODIFIED", "OWNER")
 				for c, err := range r.List(ctx, path) {
@@ -268,11 +260,7 @@ func (a *app) statCmd() *cobra.Command {
 		Short: "Show what the service knows about a node",
 		Args:  arguments("PATH"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			js, err := a.json()
-			if err != nil {
-				return err
-			}
-			return a.withReader(cmd.Context(), true, func(ctx context.Context, r *client.Reader) error {
+			return a.read(cmd.Context(), func(ctx context.Context, r *client.Reader, js bool) error {
 				st, err := r.Stat(ctx, args[0])
 				if err != nil {
 					return err

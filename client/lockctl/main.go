@@ -254,6 +254,15 @@ func (a *app) withReader(ctx context.Context, limit bool, f func(context.Context
 	return errors.Join(err, r.Close())
 }
 
+// read is withReader for commands that print once, with the output wanted.
+func (a *app) read(ctx context.Context, f func(ctx context.Context, r *client.Reader, js bool) error) error {
+	js, err := a.json()
+	if err != nil {
+		return err
+	}
+	return a.withReader(ctx, true, func(ctx context.Context, r *client.Reader) error { return f(ctx, r, js) })
+}
+
 // withSession runs f with a session, which is closed afterwards.
 func (a *app) withSession(ctx context.Context, name string, f func(context.Context, *client.Session) error, more ...client.Option) error {
 	addresses, err := a.addresses()

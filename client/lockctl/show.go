@@ -88,11 +88,7 @@ func (a *app) whyCmd() *cobra.Command {
 left of its lease, its lock-delay; and who waits, in order, and for how long.`,
 		Args: arguments("PATH"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			js, err := a.json()
-			if err != nil {
-				return err
-			}
-			return a.withReader(cmd.Context(), true, func(ctx context.Context, r *client.Reader) error {
+			return a.read(cmd.Context(), func(ctx context.Context, r *client.Reader, js bool) error {
 				l, err := r.Why(ctx, args[0])
 				if err != nil {
 					return err
@@ -155,15 +151,11 @@ func (a *app) locksCmd() *cobra.Command {
 		Short: "List locks that are held or waited for, at and below PATH",
 		Args:  arguments("[PATH]"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			js, err := a.json()
-			if err != nil {
-				return err
-			}
 			path := "/"
 			if len(args) > 0 {
 				path = args[0]
 			}
-			return a.withReader(cmd.Context(), true, func(ctx context.Context, r *client.Reader) error {
+			return a.read(cmd.Context(), func(ctx context.Context, r *client.Reader, js bool) error {
 				var rows []lockRow
 				t := newTable("LOCK", "STATE", "MODE", "FENCE", "CLIENT", "HOST", "PID", "SINCE", "FOR")
 				for l, err := range r.Locks(ctx, path) {
@@ -238,11 +230,7 @@ func (a *app) sessionsCmd() *cobra.Command {
 		Short: "List the cell's sessions",
 		Args:  arguments(),
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			js, err := a.json()
-			if err != nil {
-				return err
-			}
-			return a.withReader(cmd.Context(), true, func(ctx context.Context, r *client.Reader) error {
+			return a.read(cmd.Context(), func(ctx context.Context, r *client.Reader, js bool) error {
 				var rows []sessionRow
 				t := newTable("SESSION", "CLIENT", "HOST", "PID", "ADDRESS", "OPENED", "LEASE", "LEFT", "LOCKS", "WAITING", "EPHEMERALS")
 				for s, err := range r.Sessions(ctx) {
