@@ -225,7 +225,7 @@ func (d *door) read(c *clientConn) (pb.ErrorCode, error) {
 		}
 		size := len(payload) + letterBytes
 		c.pending.Add(int64(size))
-		if !d.box.put(letter{event: replica.ConnReceived{Conn: c.id, Message: m}, conn: c, size: size}) {
+		if !d.box.put(letter{event: replica.ConnReceived{Conn: c.id, Message: m}, conn: c, size: size, patient: m.GetRequest() != nil}) {
 			return pb.ErrorCode_ERROR_UNSPECIFIED, errStopping
 		}
 		for c.pending.Load() > c.limit {

@@ -34,7 +34,10 @@ type loop struct {
 	// roleChanged has one slot: role was replaced.
 	roleChanged chan struct{}
 	lastTick    time.Duration
-	done        chan struct{}
+	// appended and durable are the last sequence given to the disk and the last
+	// reported back.
+	appended, durable uint64
+	done              chan struct{}
 }
 
 func newLoop() *loop {
@@ -54,7 +57,10 @@ func (l *loop) run(ctx context.Context) {
 	defer timer.Stop()
 	var empty []letter
 	for ctx.Err() == nil {
-		letters := l.box.swap(empty)
+		// With each tick everything is taken: requests do not wait for a disk
+		// that hangs.
+		due := clock.Now()-l.lastTick >= tickEvery
+		letters := l.box.swap(empty, l.appended > l.durable && !due)
 		// The clock is read after the letters were taken: an arrival is stamped
 		// late rather than early, which can only shorten a client's lease, and a
 		// leadership round begun for it is stamped early rather than late.
@@ -94,6 +100,8 @@ func (l *loop) step(now time.Duration, t *letter) {
 	case nil:
 		t.ask(l.rep)
 		return
+	case replog.AppendDone:
+		l.durable = max(l.durable, ev.Sequence)
 	case replica.ConnOpened:
 		l.conns[ev.Conn] = t.conn
 	case replica.ConnClosed:
@@ -146,6 +154,9 @@ func (l *loop) perform(e replica.Effects) bool {
 func (l *loop) performLog(e *replog.Effects) {
 	for _, s := range e.Send {
 		l.peers.Send(s)
+	}
+	for i := range e.Append {
+		l.appended = max(l.appended, e.Append[i].Sequence)
 	}
 	w := diskWork{install: e.InstallSnapshot, founded: e.SetFounded, appends: e.Append, after: e.After, trim: e.Trim}
 	if !w.empty() {

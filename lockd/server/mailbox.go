@@ -15,6 +15,9 @@ type letter struct {
 	size int
 	// peerBytes is what a peer's message weighs in the peers' allowance.
 	peerBytes int
+	// patient: it may wait for the end of the flush that is under way, since
+	// nothing could come of it before.
+	patient bool
 	// ask, instead of an event, is a question that the loop answers (HTTP).
 	ask func(*replica.Replica)
 }
@@ -26,6 +29,8 @@ type mailbox struct {
 	mu     sync.Mutex
 	items  []letter
 	wake   chan struct{} // one slot: something is there
+	woken  bool          // wake has been filled since the last swap
+	flush  bool          // a flush is under way, whose end will be put
 	closed bool
 }
 
@@ -42,9 +47,10 @@ func (m *mailbox) put(l letter) bool {
 		return false
 	}
 	m.items = append(m.items, l)
-	first := len(m.items) == 1
+	wake := !m.woken && !(l.patient && m.flush)
+	m.woken = m.woken || wake
 	m.mu.Unlock()
-	if first {
+	if wake {
 		select {
 		case m.wake <- struct{}{}:
 		default:
@@ -54,11 +60,19 @@ func (m *mailbox) put(l letter) bool {
 }
 
 // swap takes all letters and leaves the given slice, which must be empty, for
-// the next ones.
-func (m *mailbox) swap(empty []letter) []letter {
+// the next ones. flush says whether the end of a flush is still to be put:
+// until then patient letters do not wake the loop, and alone they are left
+// where they are (the given slice comes back), so that requests gather while
+// the disk works and cost one wake-up together.
+func (m *mailbox) swap(empty []letter, flush bool) []letter {
 	m.mu.Lock()
 	items := m.items
-	m.items = empty
+	if flush && !m.woken {
+		m.flush = true
+		m.mu.Unlock()
+		return empty
+	}
+	m.items, m.woken, m.flush = empty, false, flush
 	m.mu.Unlock()
 	return items
 }
