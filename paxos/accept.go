@@ -93,17 +93,11 @@ func (r *Replica) propose(commands [][]byte) {
 	}
 }
 
-// cutProposals puts what waits into as few slots as the limits allow. With an
-// idle disk a command leaves at once; while a flush is under way the next ones
-// gather, since they could not be durable here before the flush after it, and
-// then go as one slot, one record, one message a follower. No timer waits for
-// company: the end of the flush (Persisted) lets them go.
+// cutProposals puts what waits into as few slots as the limits allow. Nothing
+// waits for company: what has gathered since the last Take goes together.
 func (r *Replica) cutProposals() {
 	l := r.lead
 	for len(l.pending) > 0 && r.windowOpen() {
-		if len(r.owed) > 0 && l.pendingBytes < r.o.BatchBytes {
-			break
-		}
 		n, bytes := 0, 0
 		for n < len(l.pending) && (n == 0 || bytes+len(l.pending[n]) <= r.o.BatchBytes) {
 			bytes += len(l.pending[n])
