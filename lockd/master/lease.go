@@ -98,7 +98,7 @@ func (m *Master) left(id uint64) int64 {
 }
 
 // keepAlive takes a KeepAlive: it is held until a third of the shortest lease
-// is used. A connection has one held; another lets it go, to be answered ahead.
+// is used, four seconds at most. A connection has one held; another lets it go, to be answered ahead.
 func (m *Master) keepAlive(c *conn, k *wirepb.KeepAlive) {
 	if m.notMaster(c, &wirepb.Error{Id: k.GetId()}) {
 		return

@@ -1228,7 +1228,7 @@ func (x *AttachReply) GetLastNumber() uint64 {
 }
 
 // KeepAlive asks for a new lease of every session named. It is held until a
-// third of the lease is used, or answered early if now is set. One is held at a
+// third of the lease is used (four seconds at most), or answered early if now is set. One is held at a
 // time on a connection: another lets it go, so name all sessions in one.
 type KeepAlive struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
