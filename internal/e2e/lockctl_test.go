@@ -124,6 +124,7 @@ func TestLockctl(t *testing.T) {
 		{args: "bench", code: 2, stderr: "usage: lockctl bench"},
 		{args: "bench fly", code: 2, stderr: `"fly" is none of write, read, lock`},
 		{args: "bench write --clients 0", code: 2, stderr: "--clients 0"},
+		{args: "bench sessions --sessions 0", code: 2, stderr: "--sessions 0"},
 		{args: "get /a --cell other", code: 6, stderr: "other"},
 		{args: "get /a --endpoints 127.0.0.1:1 --timeout 300ms", code: 6, stderr: "connection refused"},
 		{args: "get /a --endpoints _", code: 2, stderr: "no endpoints"},
@@ -158,6 +159,8 @@ func TestLockctl(t *testing.T) {
 		{args: "sequencer check nonsense", code: 2, stderr: "sequencer"},
 		{args: "sessions", stdout: "SESSION"},
 		{args: "bench write read lock --clients 4 --duration 100ms", stdout: "lock      4"},
+		{args: "bench handoff --clients 4 --duration 100ms", stdout: "handoff   4"},
+		{args: "bench sessions --sessions 40 --duration 100ms", stdout: "KEEPALIVES/S"},
 		{args: "ls /lockctl-bench", code: 3}, // cleaned up
 	} {
 		var args []string

@@ -1,0 +1,187 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/seed70370324/lockd/client"
+)
+
+// benchErrorsMax is after how many errors a client, or the opening of
+// sessions, is given up.
+const benchErrorsMax = 100
+
+// benchClients are the sessions that run the workloads, and their nodes.
+type benchClients struct {
+	fl       benchFlags
+	sessions []*client.Session
+}
+
+// openBench opens the clients' sessions and makes their nodes.
+func (a *app) openBench(ctx context.Context, fl benchFlags) (_ *benchClients, err error) {
+	errs := &benchErrors{}
+	sessions, _, err := a.dialMany(ctx, fl.clients, errs, client.WithLease(30*time.Second))
+	if err == nil && len(sessions) < fl.clients {
+		err = fmt.Errorf("%d of %d sessions could not be opened: %w", fl.clients-len(sessions), fl.clients, errs.first)
+	}
+	if err != nil {
+		closeMany(sessions, errs)
+		return nil, err
+	}
+	b := &benchClients{fl: fl, sessions: sessions}
+	if err := b.prepare(ctx); err != nil {
+		return nil, errors.Join(fmt.Errorf("prepare: %w", err), b.close(a.timeout))
+	}
+	return b, nil
+}
+
+// node of client i: it is written, read, and its lock taken, by that client
+// alone.
+func (b *benchClients) node(i int) string { return fmt.Sprintf("%s/%06d", b.fl.path, i) }
+
+// shared is the node whose lock is handed from client to client.
+func (b *benchClients) shared() string { return b.fl.path + "/handoff" }
+
+func (b *benchClients) prepare(ctx context.Context) error {
+	if _, err := b.sessions[0].Put(ctx, b.fl.path, nil, client.WithParents()); err != nil {
+		return err
+	}
+	if _, err := b.sessions[0].Put(ctx, b.shared(), nil); err != nil {
+		return err
+	}
+	value := make([]byte, b.fl.size)
+	errs := &benchErrors{}
+	var wg sync.WaitGroup
+	for i, s := range b.sessions {
+		wg.Go(func() {
+			if _, err := s.Put(ctx, b.node(i), value); err != nil {
+				errs.add(err)
+			}
+		})
+	}
+	wg.Wait()
+	return errs.first
+}
+
+// close deletes the nodes and closes the sessions.
+func (b *benchClients) close(timeout time.Duration) error {
+	ctx, cancel := context.WithTimeout(context.Background(), timeout)
+	defer cancel()
+	err := b.sessions[0].Delete(ctx, b.fl.path, client.Recursive(), client.Force())
+	if errors.Is(err, client.ErrNotFound) {
+		err = nil
+	}
+	if err != nil {
+		err = fmt.Errorf("clean up: %w", err)
+	}
+	// A session that could not be closed ends with its lease.
+	closeMany(b.sessions, &benchErrors{})
+	return err
+}
+
+// run runs one workload on all sessions at once.
+func (b *benchClients) run(ctx context.Context, workload string) benchResult {
+	ctx, cancel := context.WithTimeout(ctx, b.fl.duration)
+	defer cancel()
+	hand := &handoff{path: b.shared(), start: time.Now()}
+	value := make([]byte, b.fl.size)
+	op := func(s *client.Session, i int) (time.Duration, error) {
+		began := time.Now()
+		var err error
+		switch path := b.node(i); workload {
+		case "write":
+			_, err = s.Put(ctx, path, value)
+		case "read":
+			_, err = s.Get(ctx, path)
+		case "lock":
+			err = lockCycle(ctx, s, path)
+		case "handoff":
+			return hand.cycle(ctx, s)
+		}
+		return time.Since(began), err
+	}
+	errs := &benchErrors{}
+	parts := make([][]time.Duration, len(b.sessions))
+	start := time.Now()
+	var wg sync.WaitGroup
+	for i, s := range b.sessions {
+		wg.Go(func() { parts[i] = repeatOp(ctx, errs, func() (time.Duration, error) { return op(s, i) }) })
+	}
+	wg.Wait()
+	elapsed := min(time.Since(start), b.fl.duration) // what ended later was not counted
+	var all []time.Duration
+	for _, took := range parts {
+		all = append(all, took...)
+	}
+	r := benchResult{Workload: workload, Clients: len(b.sessions), Size: b.fl.size, Errors: errs.n, firstErr: errs.first}
+	if workload == "lock" || workload == "handoff" {
+		r.Size = 0
+	}
+	r.latencies(all, elapsed)
+	return r
+}
+
+// repeatOp is one client: it calls op until ctx ends, and returns how long
+// each call took, those left out that ended later or took no time.
+func repeatOp(ctx context.Context, errs *benchErrors, op func() (time.Duration, error)) []time.Duration {
+	var out []time.Duration
+	for failed := 0; ctx.Err() == nil && failed < benchErrorsMax; {
+		d, err := op()
+		switch {
+		case ctx.Err() != nil:
+			return out // cut off by the end of the time, not a failure
+		case err != nil:
+			failed++
+			errs.add(err)
+		case d > 0:
+			out = append(out, d)
+		}
+	}
+	return out
+}
+
+// lockCycle acquires and releases a lock that exists and that nobody else
+// wants: two writes, one after the other.
+func lockCycle(ctx context.Context, s *client.Session, path string) error {
+	l, err := s.Lock(ctx, path, client.MustExist(), client.LockDelay(0))
+	if err != nil {
+		return err
+	}
+	return releaseAlways(l)
+}
+
+// releaseAlways carries the release out even when the time is over, so that
+// nothing stays held.
+func releaseAlways(l *client.Lock) error {
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	defer cancel()
+	return l.Release(ctx)
+}
+
+// handoff measures a lock that goes from client to client. All of them are in
+// this process, so one clock tells the time between two holders.
+type handoff struct {
+	path     string
+	start    time.Time
+	released atomic.Int64 // when the last holder began to release it, in ns since start; 0: there was none
+}
+
+// cycle queues for the lock, holds it for no time, and releases it. It returns
+// the time from the release before to this grant; 0 for the first grant.
+func (h *handoff) cycle(ctx context.Context, s *client.Session) (time.Duration, error) {
+	l, err := s.Lock(ctx, h.path, client.MustExist(), client.LockDelay(0))
+	if err != nil {
+		return 0, err
+	}
+	var between time.Duration
+	granted := time.Since(h.start)
+	if from := h.released.Load(); from != 0 {
+		between = max(granted-time.Duration(from), 1)
+	}
+	h.released.Store(int64(time.Since(h.start)))
+	return between, releaseAlways(l)
+}
