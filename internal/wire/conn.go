@@ -44,9 +44,11 @@ type Conn struct {
 	out     []*buffer // queued, in order
 	spare   []*buffer // out's other half, empty
 	queued  int       // bytes queued or being written
+	writing bool      // somebody has taken frames and writes them
 	started bool      // the writer runs
 	closing bool      // nothing more is queued; the writer ends when out is empty
 	cause   error     // why the connection ended; set once
+	now     directWriter
 	vec     net.Buffers
 	vecRoom [16][]byte
 	done    chan struct{} // closed when the writer has ended
@@ -65,6 +67,7 @@ func NewConn(nc net.Conn, o Options) *Conn {
 		// failure shows at the first write.
 		_ = t.SetNoDelay(true)
 	}
+	c.now.init(nc)
 	return c
 }
 

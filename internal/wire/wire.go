@@ -88,6 +88,8 @@ type Options struct {
 	// MaxFrame limits the payload of a frame that is read, in bytes. Default
 	// 2 MiB + 64 KiB.
 	MaxFrame int
+	// MaxSend limits the payload of a frame that is queued, in bytes. 0: none.
+	MaxSend int
 	// QueueBytes bounds what is queued and not yet written, in bytes, headers
 	// included. A frame that is larger than that is still taken when nothing
 	// else is queued. Default 8 MiB.

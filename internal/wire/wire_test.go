@@ -374,10 +374,14 @@ func TestConcurrentQueue(t *testing.T) {
 		go func() {
 			defer wg.Done()
 			for i := 0; i < each; i++ {
-				if err := x.Queue(KindClient, hello(fmt.Sprintf("%d %d %s", w, i, strings.Repeat("x", i*7%3000)))); err != nil {
+				// Frames keep their order whoever writes them: the connection's
+				// writer, or this goroutine.
+				how := []func(byte, proto.Message) error{x.Queue, x.Send, x.Hold}[i%3]
+				if err := how(KindClient, hello(fmt.Sprintf("%d %d %s", w, i, strings.Repeat("x", i*7%3000)))); err != nil {
 					t.Error(err)
 				}
 			}
+			x.Flush()
 		}()
 	}
 	var next [writers]int
@@ -471,6 +475,54 @@ func FuzzRead(f *testing.F) {
 	})
 }
 
+// What a Flush cannot get rid of at once is written by the writer, in order.
+func TestFlushLeavesTheRestToTheWriter(t *testing.T) {
+	x, y := pair(t, Options{QueueBytes: 64 << 20}, Options{})
+	const frames, size = 300, 100_000 // more than the socket's buffers hold
+	for i := range frames {
+		if err := x.Send(KindClient, hello(strings.Repeat(string(rune('a'+i%26)), size))); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if x.Queued() == 0 {
+		t.Fatal("the socket took everything: the test tests nothing")
+	}
+	for i := range frames {
+		_, p, err := y.Read()
+		if err != nil {
+			t.Fatal(err)
+		}
+		var m pb.ClientMessage
+		if err := proto.Unmarshal(p, &m); err != nil {
+			t.Fatal(err)
+		}
+		if got := m.GetHello().GetClient(); len(got) != size || got[0] != byte('a'+i%26) {
+			t.Fatalf("frame %d arrived with %d bytes of %q", i, len(got), got[:1])
+		}
+	}
+	// The writer's deadline is gone: a later Flush works.
+	if err := x.Send(KindClient, hello("after")); err != nil {
+		t.Fatal(err)
+	}
+	if _, _, err := y.Read(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestSendOverTheLimit(t *testing.T) {
+	x, y := pair(t, Options{MaxSend: 100}, Options{})
+	var tl *FrameTooLargeError
+	if err := x.Send(KindClient, hello(strings.Repeat("x", 101))); !errors.As(err, &tl) || tl.Limit != 100 {
+		t.Fatalf("%v, want a FrameTooLargeError with the limit 100", err)
+	}
+	if err := x.Send(KindClient, hello("small")); err != nil {
+		t.Fatal(err)
+	}
+	if _, p, err := y.Read(); err != nil || len(p) > 100 {
+		t.Fatalf("%d bytes, %v", len(p), err)
+	}
+}
+
 func BenchmarkEcho(b *testing.B) {
 	for _, window := range []int{1, 64} {
 		b.Run(fmt.Sprintf("window=%d", window), func(b *testing.B) {
@@ -488,7 +540,7 @@ func BenchmarkEcho(b *testing.B) {
 			sent := 0
 			for got := 0; got < b.N; got++ {
 				for ; sent < b.N && sent-got < window; sent++ {
-					if err := x.Queue(KindClient, m); err != nil {
+					if err := x.Send(KindClient, m); err != nil {
 						b.Fatal(err)
 					}
 				}

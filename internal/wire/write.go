@@ -1,6 +1,7 @@
 package wire
 
 import (
+	"cmp"
 	"fmt"
 	"math"
 	"net"
@@ -20,14 +21,42 @@ const (
 	lingerBytes = 16 << 20
 )
 
-// Queue queues a frame and never blocks. Frames leave in the order in which
-// they were queued. The message may be changed or reused afterwards. The error
-// is ErrQueueFull (nothing was queued), ErrClosed, or says that the message
-// cannot be encoded. Any goroutine may call it, also before Handshake is over.
+// Queue queues a frame and never blocks; the connection's writer sends it.
+// Frames leave in the order in which they were queued. The message may be
+// changed or reused afterwards. The error is ErrQueueFull (nothing was queued),
+// *FrameTooLargeError (over Options.MaxSend, likewise), ErrClosed, or says that
+// the message cannot be encoded. Any goroutine may call it, also before
+// Handshake is over.
 func (c *Conn) Queue(kind byte, m proto.Message) error {
-	n := proto.Size(m)
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	if err := c.add(kind, m); err != nil {
+		return err
+	}
+	c.signal()
+	return nil
+}
+
+// Hold is Queue without waking the writer: the caller has more for this
+// connection, and must call Flush when it has no more.
+func (c *Conn) Hold(kind byte, m proto.Message) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.add(kind, m)
+}
+
+// Send is Hold and Flush.
+func (c *Conn) Send(kind byte, m proto.Message) error {
+	if err := c.Hold(kind, m); err != nil {
+		return err
+	}
+	c.Flush()
+	return nil
+}
+
+// add encodes a message behind what is queued; mu is held.
+func (c *Conn) add(kind byte, m proto.Message) error {
+	n := proto.Size(m)
 	b, err := c.reserve(kind, n)
 	if err != nil {
 		return err
@@ -43,7 +72,6 @@ func (c *Conn) Queue(kind byte, m proto.Message) error {
 		return fmt.Errorf("encode a frame: %w", err)
 	}
 	b.b = out
-	c.signal()
 	return nil
 }
 
@@ -74,8 +102,8 @@ func (c *Conn) reserve(kind byte, n int) (*buffer, error) {
 	switch {
 	case c.closing:
 		return nil, ErrClosed
-	case n > math.MaxInt32:
-		return nil, fmt.Errorf("frame of %d bytes cannot be sent", n)
+	case n > math.MaxInt32 || c.o.MaxSend > 0 && n > c.o.MaxSend:
+		return nil, &FrameTooLargeError{Kind: kind, Size: uint32(min(n, math.MaxUint32)), Limit: min(cmp.Or(c.o.MaxSend, math.MaxInt32), math.MaxInt32)}
 	case c.queued > 0 && c.queued+size > c.o.QueueBytes:
 		return nil, ErrQueueFull
 	}
@@ -109,28 +137,43 @@ func (c *Conn) writeLoop() {
 		if batch == nil {
 			return
 		}
-		for len(batch) > 0 {
-			k, size := 0, 0
-			for k < len(batch) && (k == 0 || size+len(batch[k].b) <= gatherBytes) {
-				size += len(batch[k].b)
-				k++
-			}
-			if err := c.write(batch[:k]); err != nil {
-				c.fail(fmt.Errorf("write to %s: %w", c.nc.RemoteAddr(), err))
-				return
-			}
-			c.written(batch[:k], size)
-			batch = batch[k:]
+		err := c.writeAll(batch)
+		c.mu.Lock()
+		c.stopWriting()
+		c.mu.Unlock()
+		if err != nil {
+			c.fail(fmt.Errorf("write to %s: %w", c.nc.RemoteAddr(), err))
+			return
 		}
 	}
+}
+
+func (c *Conn) writeAll(batch []*buffer) error {
+	for len(batch) > 0 {
+		k, size := 0, 0
+		for k < len(batch) && (k == 0 || size+len(batch[k].b) <= gatherBytes) {
+			size += len(batch[k].b)
+			k++
+		}
+		if err := c.write(batch[:k]); err != nil {
+			return err
+		}
+		c.written(batch[:k], size)
+		batch = batch[k:]
+	}
+	if c.o.WriteTimeout > 0 {
+		// A deadline that passes while nothing is written would stop Flush.
+		return c.nc.SetWriteDeadline(time.Time{})
+	}
+	return nil
 }
 
 // nextBatch waits for frames and takes all of them. nil: the connection ends.
 func (c *Conn) nextBatch() []*buffer {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	for len(c.out) == 0 {
-		if c.closing {
+	for len(c.out) == 0 || c.writing {
+		if c.closing && !c.writing {
 			return nil
 		}
 		c.idle = true
@@ -139,9 +182,60 @@ func (c *Conn) nextBatch() []*buffer {
 	if c.cause != nil {
 		return nil
 	}
+	return c.takeQueued()
+}
+
+// takeQueued takes all frames to write them; mu is held, and nobody else
+// writes until stopWriting.
+func (c *Conn) takeQueued() []*buffer {
 	batch := c.out
 	c.out, c.spare = c.spare[:0], batch
+	c.writing = true
 	return batch
+}
+
+// stopWriting lets others write; mu is held.
+func (c *Conn) stopWriting() {
+	c.writing = false
+	if c.closing {
+		c.wake.Broadcast() // Close waits for it
+	}
+}
+
+// Flush writes what is queued from here, as far as that goes without waiting;
+// the rest is the writer's. It saves the hand-over to another goroutine, most
+// of what a small frame costs. Any goroutine may call it; it never blocks.
+func (c *Conn) Flush() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if len(c.out) == 0 || c.writing {
+		return // whoever writes looks again afterwards
+	}
+	if !c.started || c.closing || !c.now.can() {
+		c.signal()
+		return
+	}
+	batch := c.takeQueued()
+	c.mu.Unlock()
+	whole, part := c.now.write(batch)
+	c.mu.Lock()
+	rest := batch[whole:]
+	for i, b := range batch[:whole] {
+		c.queued -= len(b.b)
+		putBuffer(b)
+		batch[i] = nil
+	}
+	if len(rest) > 0 {
+		// An error shows again in the writer, which ends the connection.
+		c.queued -= part
+		rest[0].b = rest[0].b[:copy(rest[0].b, rest[0].b[part:])]
+		c.out = append(append([]*buffer(nil), rest...), c.out...)
+		clear(rest)
+	}
+	c.stopWriting()
+	if len(c.out) > 0 {
+		c.signal()
+	}
 }
 
 func (c *Conn) write(batch []*buffer) error {
@@ -207,6 +301,9 @@ func (c *Conn) Close() error {
 		<-c.done
 	}
 	c.mu.Lock()
+	for c.writing {
+		c.wake.Wait() // a Flush under way, which does not block
+	}
 	c.out, c.spare, c.queued = nil, nil, 0
 	c.mu.Unlock()
 	return nil
