@@ -36,6 +36,7 @@ type Lock struct {
 
 	mu       sync.Mutex
 	deadline time.Duration // on the client's clock
+	moved    chan struct{} // closed when deadline has moved or the lock is over; nil: nobody asked
 	over     error         // why it is not held any more; set once
 	released chan struct{} // closed when a release has been answered; nil before one began
 	result   error         // of the release; ErrLost from its beginning if it was lost
@@ -81,6 +82,37 @@ func (l *Lock) Deadline() time.Time {
 	return time.Now().Add(l.deadline - clock.Now())
 }
 
+// BootDeadline is Deadline as a reading of CLOCK_BOOTTIME (elsewhere than on
+// Linux: of a clock that only this process can read), which other processes of
+// this machine can compare with their own, and a channel that is closed when
+// the deadline has moved or the lock is over: then ask again. It is for those
+// who hand the deadline on to another process, such as a watchdog.
+func (l *Lock) BootDeadline() (at time.Duration, moved <-chan struct{}) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.over != nil {
+		return l.deadline, closedChan
+	}
+	if l.moved == nil {
+		l.moved = make(chan struct{})
+	}
+	return l.deadline, l.moved
+}
+
+// tellMoved wakes those who wait for a new deadline; l.mu is held.
+func (l *Lock) tellMoved() {
+	if l.moved != nil {
+		close(l.moved)
+		l.moved = nil
+	}
+}
+
+var closedChan = func() chan struct{} {
+	c := make(chan struct{})
+	close(c)
+	return c
+}()
+
 // Err is nil while the lock is held: it compares the deadline with the clock
 // at this very moment. Then it is ErrLost with the reason, or ErrReleased.
 func (l *Lock) Err() error {
@@ -110,6 +142,7 @@ func (l *Lock) checkDeadline(now time.Duration) time.Duration {
 func (l *Lock) move(at time.Duration) {
 	l.mu.Lock()
 	l.deadline = at
+	l.tellMoved()
 	l.mu.Unlock()
 }
 
@@ -123,6 +156,7 @@ func (l *Lock) end(cause error) {
 	first := l.over == nil
 	if first {
 		l.over = cause
+		l.tellMoved()
 	}
 	l.mu.Unlock()
 	if first {

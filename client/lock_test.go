@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/seed70370324/lockd/client"
+	"github.com/seed70370324/lockd/internal/clock"
 )
 
 func TestLock(t *testing.T) {
@@ -381,5 +382,41 @@ func TestMutualExclusion(t *testing.T) {
 	}
 	for info, err := range s.Locks(ctx, "/") {
 		t.Errorf("left: %+v, %v", info, err)
+	}
+}
+
+// TestBootDeadline: whoever hands the deadline on is told of each renewal, and
+// of the end.
+func TestBootDeadline(t *testing.T) {
+	c := newCell(t)
+	s := c.dial(client.WithLease(time.Second))
+	ctx := within(t)
+	l := must(s.Lock(ctx, "/l", client.LockDelay(time.Minute), client.Stop(10*time.Second)))(t)
+	last, moved := l.BootDeadline()
+	if in := last - clock.Now(); in < 45*time.Second || in > 51*time.Second {
+		t.Fatalf("deadline in %v", in)
+	}
+	for range 3 {
+		select {
+		case <-moved:
+		case <-ctx.Done():
+			t.Fatal("the lease was not renewed")
+		}
+		var at time.Duration
+		if at, moved = l.BootDeadline(); at <= last {
+			t.Fatalf("the deadline moved from %v to %v", last, at)
+		}
+		last, _ = l.BootDeadline()
+	}
+	if err := l.Release(ctx); err != nil {
+		t.Fatal(err)
+	}
+	if _, moved = l.BootDeadline(); l.Context().Err() == nil {
+		t.Fatal("a released lock goes on")
+	}
+	select {
+	case <-moved:
+	default:
+		t.Fatal("nobody is told of the end")
 	}
 }
