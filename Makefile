@@ -41,8 +41,8 @@ bench: ## benchmarks
 proto: ## generate the Go code of the .proto files
 	cd internal/tools && $(GO) run ./protogen ../.. $(PROTOS)
 
-fuzz: ## fuzz every decoder (FOR=60s says how long for each)
-	@sh internal/tools/fuzz.sh $(FOR)
+fuzz: ## fuzz every decoder (FOR=60s says how long for each, ONLY=pattern which)
+	@GO=$(GO) sh internal/tools/fuzz.sh $(FOR) $(ONLY)
 
 soak: ## the long tier: ten minutes of simulator, then every fuzz target
 	$(MAKE) sim FOR=10m

@@ -3,12 +3,10 @@ package replog
 import (
 	"bytes"
 	"errors"
-	"io"
 	"io/fs"
 	"slices"
 	"testing"
 
-	"google.golang.org/protobuf/proto"
 	"pgregory.net/rapid"
 
 	"github.com/seed70370324/lockd/paxos"
@@ -64,143 +62,6 @@ func testSegment(tb testing.TB, slots int) []byte {
 		}
 	}
 	return f.b
-}
-
-func FuzzSegment(f *testing.F) {
-	good := testSegment(f, 3)
-	f.Add(good)
-	f.Add(good[:9000])
-	f.Add([]byte{})
-	torn := slices.Clone(good)
-	torn[8500] ^= 1
-	f.Add(torn)
-	f.Fuzz(func(t *testing.T, content []byte) {
-		file := &bytesFile{content}
-		last := paxos.Slot(0)
-		s, err := scanSegment(file, 1, testID, func(r *paxos.Record, _ location) error {
-			for _, e := range r.Entries {
-				last = max(last, e.Slot)
-			}
-			return nil
-		})
-		if err != nil {
-			return
-		}
-		if s.end < s.start || s.end > int64(len(content)) {
-			t.Fatalf("records from %d to %d in %d bytes", s.start, s.end, len(content))
-		}
-		tail, err := s.readTail(file)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if cut, err := s.judge(tail); cut && (err != nil || tail.last <= s.end) {
-			t.Fatalf("cut from %d to %d, %v", s.end, tail.last, err)
-		}
-	})
-}
-
-func FuzzFrame(f *testing.F) {
-	f.Add(appendFrame(nil, 1, 0, frameRecord, 3, []byte("payload")))
-	f.Add([]byte("LkF1 and then some more bytes that are none"))
-	f.Fuzz(func(t *testing.T, content []byte) {
-		w := &window{f: bytes.NewReader(content), size: int64(len(content))}
-		fr, err := w.frame(0, 1)
-		if err != nil {
-			if !isBadFrame(err) {
-				t.Fatal(err)
-			}
-			return
-		}
-		again := appendFrame(nil, 1, 0, fr.kind, fr.sequence, fr.payload)
-		if len(again) != fr.size {
-			t.Fatalf("a frame of %d bytes was read as one of %d", len(again), fr.size)
-		}
-		_, _ = decodeRecordFrame(fr)
-	})
-}
-
-func FuzzLogRecord(f *testing.F) {
-	b, err := proto.Marshal(EncodeRecord(&paxos.Record{Chosen: 3, Entries: []paxos.Entry{{Slot: 1, Value: paxos.Value{Kind: paxos.Lead}}}}))
-	if err != nil {
-		f.Fatal(err)
-	}
-	f.Add(b)
-	f.Fuzz(func(t *testing.T, payload []byte) {
-		r, err := decodeRecordFrame(frame{kind: frameRecord, payload: payload})
-		if err != nil {
-			return
-		}
-		if _, err := DecodeRecord(EncodeRecord(r)); err != nil {
-			t.Fatalf("what was decoded cannot be encoded: %v", err)
-		}
-	})
-}
-
-func FuzzPeerMessage(f *testing.F) {
-	b, err := proto.Marshal(EncodeMessage(&paxos.Message{Kind: paxos.MsgPromise, Entries: []paxos.Entry{{Slot: 1}}}))
-	if err != nil {
-		f.Fatal(err)
-	}
-	f.Add(b)
-	f.Fuzz(func(t *testing.T, payload []byte) {
-		p := &pb.PaxosMessage{}
-		if proto.Unmarshal(payload, p) != nil {
-			return
-		}
-		m, err := DecodeMessage(p, 1, 2)
-		if err != nil {
-			return
-		}
-		if _, err := DecodeMessage(EncodeMessage(&m), 1, 2); err != nil {
-			t.Fatalf("what was decoded cannot be encoded: %v", err)
-		}
-	})
-}
-
-func FuzzIdentity(f *testing.F) {
-	good := encodeIdentity(testID)
-	f.Add(good)
-	f.Add(bytes.ToUpper(good))
-	f.Add([]byte("lockd-identity 1\n"))
-	f.Fuzz(func(t *testing.T, content []byte) {
-		id, err := decodeIdentity(content)
-		if err == nil && !bytes.Equal(encodeIdentity(id), content) {
-			t.Fatalf("%q was accepted, but is not what is written", content)
-		}
-	})
-}
-
-type text string
-
-func (s text) WriteSnapshot(w io.Writer) error {
-	_, err := io.WriteString(w, string(s))
-	return err
-}
-
-func FuzzSnapshotFile(f *testing.F) {
-	file := &bytesFile{}
-	if _, err := writeSnapshot(file, &pb.SnapshotMeta{Format: formatVersion, Slot: 3, Cell: "demo"}, text("some state")); err != nil {
-		f.Fatal(err)
-	}
-	f.Add(file.b)
-	f.Add(file.b[:20])
-	// A good frame with bytes in it that are no zstd stream.
-	bad := append([]byte(nil), file.b[:len(snapMagic)]...)
-	payload, err := proto.Marshal(&pb.SnapshotMeta{Format: formatVersion, Slot: 3})
-	if err != nil {
-		f.Fatal(err)
-	}
-	bad = appendFrame(bad, snapshotSeed(), int64(len(bad)), frameMeta, 0, payload)
-	bad = appendFrame(bad, snapshotSeed(), int64(len(bad)), frameChunk, 1, []byte("no stream"))
-	f.Add(bad)
-	f.Fuzz(func(t *testing.T, content []byte) {
-		file := &bytesFile{content}
-		_, verifyErr := verifySnapshot(file, "x")
-		state, err := decodeSnapshot(file, "x", func(r io.Reader) (any, error) { return io.ReadAll(r) })
-		if err == nil && (verifyErr != nil || state == nil) {
-			t.Fatalf("decoded, but not verified: %v", verifyErr)
-		}
-	})
 }
 
 // What the index says is what a plain map would say.

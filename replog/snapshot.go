@@ -250,23 +250,25 @@ func (r *snapReader) Read(p []byte) (int, error) {
 }
 
 // verifySnapshot reads a whole snapshot file and checks every checksum in it.
-func verifySnapshot(f File, name string) (*pb.SnapshotMeta, error) {
+// raw is how many bytes the file says its content has.
+func verifySnapshot(f File, name string) (meta *pb.SnapshotMeta, raw uint64, err error) {
 	r, meta, err := openSnapshot(f, name)
 	if err != nil {
-		return nil, err
+		return nil, 0, err
 	}
 	for {
 		if _, err := r.chunk(); errors.Is(err, io.EOF) {
-			return meta, nil
+			return meta, r.trailer.Raw, nil
 		} else if err != nil {
-			return nil, err
+			return nil, 0, err
 		}
 	}
 }
 
-// decodeSnapshot decodes a snapshot file that verifySnapshot found good. An
-// error then means that the content is not understood.
-func decodeSnapshot(f File, name string, decode Decode) (any, error) {
+// decodeSnapshot decodes a snapshot file that verifySnapshot found good, whose
+// content has raw bytes. An error then means that the content is not
+// understood.
+func decodeSnapshot(f File, name string, raw uint64, decode Decode) (any, error) {
 	if decode == nil {
 		return nil, fmt.Errorf("there is a snapshot %s, but nothing to decode it with", name)
 	}
@@ -280,7 +282,7 @@ func decodeSnapshot(f File, name string, decode Decode) (any, error) {
 		return nil, fmt.Errorf("decompressing %s: %w", name, err)
 	}
 	defer dec.Close()
-	out := &countingReader{r: dec}
+	out := &exactReader{r: dec, size: raw}
 	state, err := decode(out)
 	if err != nil {
 		return nil, fmt.Errorf("the snapshot %s is intact, but cannot be decoded (was it written by a newer version?): %w", name, err)
@@ -290,19 +292,28 @@ func decodeSnapshot(f File, name string, decode Decode) (any, error) {
 	} else if extra > 0 {
 		return nil, fmt.Errorf("the snapshot %s is intact, but %d bytes of it were not understood (was it written by a newer version?)", name, extra)
 	}
-	if r.trailer == nil || out.n != r.trailer.Raw {
-		return nil, fmt.Errorf("the snapshot %s is intact, but decompresses to %d bytes, which is not what its end says", name, out.n)
+	if out.n != raw {
+		return nil, fmt.Errorf("the snapshot %s is intact, but decompresses to %d bytes, and its end says %d", name, out.n, raw)
 	}
 	return state, nil
 }
 
-type countingReader struct {
-	r io.Reader
-	n uint64
+// exactReader gives no more than size bytes: a few bytes of a compressed stream
+// can stand for any number, and what is decoded of them is memory.
+type exactReader struct {
+	r       io.Reader
+	n, size uint64
 }
 
-func (c *countingReader) Read(p []byte) (int, error) {
-	n, err := c.r.Read(p)
-	c.n += uint64(n)
+func (e *exactReader) Read(p []byte) (int, error) {
+	if left := e.size - e.n; uint64(len(p)) > left {
+		// One more, to see whether there is one.
+		p = p[:left+1]
+	}
+	n, err := e.r.Read(p)
+	if uint64(n) > e.size-e.n {
+		return 0, fmt.Errorf("it decompresses to more than the %d bytes that its end says", e.size)
+	}
+	e.n += uint64(n)
 	return n, err
 }

@@ -94,7 +94,7 @@ func (s *snapshots) complete() (*pb.SnapshotMeta, any, error) {
 	if err := p.file.Sync(); err != nil {
 		return nil, nil, err
 	}
-	meta, err := verifySnapshot(p.file, incomingName)
+	meta, raw, err := verifySnapshot(p.file, incomingName)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -111,7 +111,7 @@ func (s *snapshots) complete() (*pb.SnapshotMeta, any, error) {
 	if own := s.cellIdentity(); own != 0 && (c == nil || c.CellIdentity != own) {
 		return nil, nil, fmt.Errorf("it is of another founding of the cell, this is a replica of %016x", own)
 	}
-	state, err := decodeSnapshot(p.file, incomingName, s.decode)
+	state, err := decodeSnapshot(p.file, incomingName, raw, s.decode)
 	if err != nil {
 		return nil, nil, err
 	}

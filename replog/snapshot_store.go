@@ -59,6 +59,7 @@ type snapshotsFound struct {
 	damage    []*DamagedError // of each of damaged
 	leftovers []string
 	newest    *pb.SnapshotMeta // of the newest good one
+	raw       uint64           // bytes of its content
 }
 
 // readSnapshots verifies every snapshot there is.
@@ -92,7 +93,7 @@ func (s *snapshotsFound) verify(fsys FS, slot paxos.Slot, id *pb.Identity) (err 
 		return fmt.Errorf("opening %s: %w", name, err)
 	}
 	defer func() { err = errors.Join(err, f.Close()) }()
-	meta, err := verifySnapshot(f, name)
+	meta, raw, err := verifySnapshot(f, name)
 	if err == nil && paxos.Slot(meta.Slot) != slot {
 		err = &DamagedError{File: name, What: fmt.Sprintf("the file holds the snapshot of slot %d", meta.Slot)}
 	}
@@ -107,7 +108,7 @@ func (s *snapshotsFound) verify(fsys FS, slot paxos.Slot, id *pb.Identity) (err 
 		return &ForeignError{FoundCell: meta.Cell, FoundReplica: id.Replica, AskedCell: id.Cell, AskedReplica: id.Replica,
 			FoundIncarnation: id.Incarnation, Wanted: id.Incarnation}
 	}
-	s.good, s.newest = append(s.good, slot), meta
+	s.good, s.newest, s.raw = append(s.good, slot), meta, raw
 	return nil
 }
 
@@ -127,7 +128,7 @@ func (s *snapshotsFound) load(fsys FS, decode Decode) (state any, err error) {
 		return nil, fmt.Errorf("opening %s: %w", name, err)
 	}
 	defer func() { err = errors.Join(err, f.Close()) }()
-	return decodeSnapshot(f, name, decode)
+	return decodeSnapshot(f, name, s.raw, decode)
 }
 
 // repair removes what a crash left and puts damaged files aside.

@@ -1,0 +1,345 @@
+package replog
+
+import (
+	"bytes"
+	"errors"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+
+	"google.golang.org/protobuf/proto"
+
+	"github.com/seed70370324/lockd/internal/fuzzing"
+	"github.com/seed70370324/lockd/paxos"
+	"github.com/seed70370324/lockd/replog/pb"
+)
+
+// typed demands an error that says what is wrong with a file in a way that its
+// caller can decide upon.
+func typed(t *testing.T, err error) {
+	t.Helper()
+	var damaged *DamagedError
+	var foreign *ForeignError
+	if !errors.As(err, &damaged) && !errors.As(err, &foreign) && !strings.Contains(err.Error(), "this version of lockd") {
+		t.Fatalf("an error of no known kind: %v", err)
+	}
+}
+
+// segmentOf puts a segment together from what is not zero in it.
+func segmentOf(mark0, mark1, rest []byte) []byte {
+	content := make([]byte, max(minSegment, headerAt+len(rest)))
+	copy(content[:markBlock], mark0)
+	copy(content[markBlock:headerAt], mark1)
+	copy(content[headerAt:], rest)
+	return content
+}
+
+// FuzzSegment reads whatever stands in a segment.
+func FuzzSegment(f *testing.F) {
+	seed := func(name string, content []byte) {
+		fuzzing.Seed(f, name, content[:markBytes], content[markBlock:markBlock+markBytes], bytes.TrimRight(content[headerAt:], "\x00"))
+	}
+	good := testSegment(f, 3)
+	seed("good", good)
+	torn := slices.Clone(good)
+	torn[8500] ^= 1
+	seed("torn", torn)
+	short := slices.Clone(good)
+	clear(short[8450:])
+	seed("lost", short)
+	seed("empty", testSegment(f, 0))
+	f.Fuzz(func(t *testing.T, mark0, mark1, rest []byte) {
+		content := segmentOf(mark0, mark1, rest)
+		file := &bytesFile{content}
+		var s *scanned
+		var err error
+		fuzzing.Bounded(t, 16*uint64(len(content))+1<<20, func() {
+			s, err = scanSegment(file, 1, testID, func(*paxos.Record, location) error { return nil })
+		})
+		if err != nil {
+			typed(t, err)
+			return
+		}
+		if s.end < s.start || s.end > int64(len(content)) {
+			t.Fatalf("records from %d to %d in %d bytes", s.start, s.end, len(content))
+		}
+		tail, err := s.readTail(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		cut, err := s.judge(tail)
+		if cut && (err != nil || tail.last <= s.end) {
+			t.Fatalf("cut from %d to %d, %v", s.end, tail.last, err)
+		}
+		if err != nil {
+			typed(t, err)
+		}
+	})
+}
+
+// FuzzSegmentDamage writes a log and spoils it. Whatever happens to a file, no
+// record is read that was not written there. If the marks are whole, nothing
+// that a flush covered is missing without a word; and bytes that no flush
+// covered never keep a replica from starting.
+func FuzzSegmentDamage(f *testing.F) {
+	fuzzing.Seed(f, "none", []byte{3, 130, 7, 200, 9}, []byte{})
+	fuzzing.Seed(f, "in-the-last-write", []byte{130, 131, 5, 6}, []byte{1, 200, 1, 4, 1, 255, 0, 9})
+	fuzzing.Seed(f, "in-the-middle", []byte{130, 131, 132}, []byte{0, 200, 1, 4})
+	fuzzing.Seed(f, "of-a-mark", []byte{130, 131, 132}, []byte{2, 16, 1, 1})
+	fuzzing.Seed(f, "of-the-header", []byte{130}, []byte{0, 3, 0, 30})
+	f.Fuzz(func(t *testing.T, writes, damage []byte) {
+		file := &bytesFile{}
+		w := &wal{fs: oneFile{file}, stop: &failStop{}, id: testID, segmentBytes: minSegment, index: newSlotIndex(), first: 1, flush: 1}
+		if err := w.begin(0, nil); err != nil {
+			t.Fatal(err)
+		}
+		var written []paxos.Record
+		flushed, flushedEnd := 0, w.active.end
+		for i, b := range writes[:min(len(writes), 24)] {
+			r := paxos.Record{Promised: paxos.Ballot{Round: 2, Replica: 1}, Chosen: paxos.Slot(i), Entries: []paxos.Entry{{
+				Slot: paxos.Slot(i + 1), Ballot: paxos.Ballot{Round: 2, Replica: 1},
+				Value: paxos.Value{Kind: paxos.Batch, Commands: [][]byte{bytes.Repeat([]byte{b}, int(b&127)+1)}},
+			}}}
+			if err := w.append([]*paxos.Record{&r}); err != nil {
+				t.Fatal(err)
+			}
+			written = append(written, r)
+			if b >= 128 {
+				if err := w.sync(); err != nil {
+					t.Fatal(err)
+				}
+				flushed, flushedEnd = len(written), w.active.end
+			}
+		}
+		marks, covered := spoil(file.b, damage, headerAt, flushedEnd)
+
+		read := 0
+		s, err := scanSegment(file, 1, testID, func(r *paxos.Record, _ location) error {
+			if read >= len(written) || !reflect.DeepEqual(*r, written[read]) {
+				t.Fatalf("record %d was never written: %+v", read, r)
+			}
+			read++
+			return nil
+		})
+		var cut bool
+		if err == nil {
+			var tail tail
+			if tail, err = s.readTail(file); err != nil {
+				t.Fatal(err)
+			}
+			cut, err = s.judge(tail)
+		}
+		if err != nil {
+			typed(t, err)
+			if !marks && !covered {
+				t.Fatalf("what no flush covered is spoiled, and the replica does not start: %v", err)
+			}
+			return
+		}
+		if !marks && read < flushed {
+			t.Fatalf("%d of %d flushed records are gone (cut %v), and nothing was said", flushed-read, flushed, cut)
+		}
+	})
+}
+
+// spoil changes bytes as damage says: four bytes each, place (two), kind and
+// length. The places are spread over what is in use: 0 and 1 in the first byte
+// are the records' part, 2 and 3 the marks. It tells whether anything that
+// changed lies in the marks, or in what was flushed.
+func spoil(content, damage []byte, from int, flushedEnd int64) (marks, covered bool) {
+	for len(damage) >= 4 {
+		at := from + int(damage[0]&1)<<8 + int(damage[1])
+		if damage[0]&2 != 0 {
+			at = int(damage[0]>>2&1)*markBlock + int(damage[1])%markBytes
+		}
+		at += int(damage[0]>>3) * 160
+		for n := range int(damage[3]) + 1 {
+			if at+n >= len(content) {
+				break
+			}
+			b := &content[at+n]
+			was := *b
+			switch damage[2] % 4 {
+			case 0:
+				*b = 0
+			case 1:
+				*b ^= damage[2] | 1
+			case 2:
+				*b = 0xff
+			case 3: // what stands elsewhere in the file
+				*b = content[(at+n+len(content)-int(damage[2])*8)%len(content)]
+			}
+			if *b != was {
+				marks = marks || at+n < headerAt
+				covered = covered || at+n >= headerAt && int64(at+n) < flushedEnd
+			}
+		}
+		damage = damage[4:]
+	}
+	return marks, covered
+}
+
+// FuzzSegmentHeader: a header whose checksum is right may hold anything.
+func FuzzSegmentHeader(f *testing.F) {
+	header := func(h *pb.SegmentHeader) []byte {
+		b, err := proto.Marshal(h)
+		if err != nil {
+			f.Fatal(err)
+		}
+		return b
+	}
+	fuzzing.Seed(f, "plain", header(&pb.SegmentHeader{Format: 1, Segment: 1, Size: minSegment, Cell: "demo", Replica: "n1", Incarnation: 42}))
+	fuzzing.Seed(f, "full", header(&pb.SegmentHeader{Format: 1, Segment: 1, Size: minSegment, Cell: "demo", Replica: "n1", Incarnation: 42,
+		Flush: 7, Chosen: 5, Promised: &pb.Ballot{Round: 3, Replica: 2}, ConfigSlot: 1, PreviousEnd: 9000,
+		Config: EncodeConfiguration(&paxos.Configuration{Cell: "demo", Members: []paxos.Member{{ID: 1, Name: "n1", Voter: true}}})}))
+	f.Fuzz(func(t *testing.T, payload []byte) {
+		content := segmentOf(nil, nil, appendFrame(nil, headerSeed(1), headerAt, frameSegment, 0, payload))
+		s, err := scanSegment(&bytesFile{content}, 1, testID, func(*paxos.Record, location) error { return nil })
+		if err != nil {
+			typed(t, err)
+			return
+		}
+		found := &walFound{wal: &wal{}}
+		if err := found.takeHeader(s.header); err != nil {
+			typed(t, err)
+			return
+		}
+		facts := found.wal.facts
+		if facts.chosen != paxos.Slot(s.header.Chosen) || facts.promised != DecodeBallot(s.header.Promised) {
+			t.Fatalf("%v gives %+v", s.header, facts)
+		}
+	})
+}
+
+func FuzzMark(f *testing.F) {
+	fuzzing.Seed(f, "good", encodeMark(mark{flush: 9, start: 8192, end: 9000}, 77, 1), uint8(1))
+	fuzzing.Seed(f, "backwards", encodeMark(mark{flush: 9, start: 9000, end: 8192}, 77, 0), uint8(0))
+	f.Fuzz(func(t *testing.T, b []byte, slot uint8) {
+		m, ok := decodeMark(b, 77, int(slot))
+		if !ok {
+			return
+		}
+		if !bytes.Equal(encodeMark(m, 77, int(slot)), b[:markBytes]) {
+			t.Fatalf("%x was read as %+v", b, m)
+		}
+		if _, ok := decodeMark(b, 77, int(slot)^1); ok {
+			t.Fatal("it counts as the other mark too")
+		}
+		if _, ok := decodeMark(b, 78, int(slot)); ok {
+			t.Fatal("it counts in another segment too")
+		}
+	})
+}
+
+// FuzzFrame: what is read as a frame is what was written at that place of that
+// file, and nothing else is.
+func FuzzFrame(f *testing.F) {
+	fuzzing.Seed(f, "good", appendFrame(nil, 1, 0, frameRecord, 3, []byte("payload")), uint16(5))
+	fuzzing.Seed(f, "none", []byte("LkF1 and then some more bytes that are none"), uint16(0))
+	fuzzing.Seed(f, "long", append([]byte("LkF1\x00\x00\x00\x00\xff\xff\xff\x03"), make([]byte, 40)...), uint16(0))
+	f.Fuzz(func(t *testing.T, content []byte, bit uint16) {
+		read := func(b []byte, seed uint32) (fr frame, err error) {
+			fuzzing.Bounded(t, 4*uint64(len(b))+1<<20, func() {
+				w := &window{f: bytes.NewReader(b), size: int64(len(b))}
+				fr, err = w.frame(0, seed)
+			})
+			if err != nil && !isBadFrame(err) {
+				t.Fatal(err)
+			}
+			return fr, err
+		}
+		if fr, err := read(content, 1); err == nil {
+			if again := appendFrame(nil, 1, 0, fr.kind, fr.sequence, fr.payload); len(again) != fr.size {
+				t.Fatalf("a frame of %d bytes was read as one of %d", len(again), fr.size)
+			}
+		}
+		// The input as a payload.
+		good := appendFrame(nil, 1, 0, frameChunk, uint64(bit), content)
+		fr, err := read(good, 1)
+		if err != nil || fr.kind != frameChunk || fr.sequence != uint64(bit) || !bytes.Equal(fr.payload, content) || fr.size != len(good) {
+			t.Fatalf("%+v, %v", fr, err)
+		}
+		if _, err := read(good, 2); err == nil {
+			t.Fatal("a frame of another file is taken")
+		}
+		at := int(bit) % (8 * len(good))
+		good[at/8] ^= 1 << (at % 8)
+		if _, err := read(good, 1); err == nil {
+			t.Fatalf("bit %d was flipped, and nobody sees it", at)
+		}
+	})
+}
+
+// FuzzLogRecord: a record that can be decoded is the same after it has been
+// encoded again.
+func FuzzLogRecord(f *testing.F) {
+	for name, r := range map[string]*paxos.Record{
+		"promise": {Promised: paxos.Ballot{Round: 3, Replica: 2}, Chosen: 3},
+		"batch": {Chosen: 3, Entries: []paxos.Entry{{Slot: 4, Ballot: paxos.Ballot{Round: 1, Replica: 1},
+			Value: paxos.Value{Kind: paxos.Batch, Commands: [][]byte{[]byte("a"), []byte("bc")}}}}},
+		"lead": {Entries: []paxos.Entry{{Slot: 1, Chosen: true, Value: paxos.Value{Kind: paxos.Lead, Leader: paxos.Ballot{Round: 9, Replica: 3}}}, {Slot: 2}}},
+		"config": {Entries: []paxos.Entry{{Slot: 1, Value: paxos.Value{Kind: paxos.Config, Config: &paxos.Configuration{
+			Cell: "demo", CellIdentity: 5, RevisionFloor: 7, Members: []paxos.Member{{ID: 1, Name: "n1", Incarnation: 42, PeerAddress: "a:1", ClientAddress: "a:2", Voter: true}}}}}}},
+	} {
+		b, err := proto.Marshal(EncodeRecord(r))
+		if err != nil {
+			f.Fatal(err)
+		}
+		fuzzing.Seed(f, name, b)
+	}
+	f.Fuzz(func(t *testing.T, payload []byte) {
+		var r *paxos.Record
+		var err error
+		fuzzing.Bounded(t, 512*uint64(len(payload))+1<<20, func() {
+			r, err = decodeRecordFrame(frame{kind: frameRecord, payload: payload})
+		})
+		if err != nil {
+			typed(t, err)
+			return
+		}
+		b, err := proto.Marshal(EncodeRecord(r))
+		if err != nil {
+			t.Fatalf("what was decoded cannot be encoded: %v", err)
+		}
+		again, err := decodeRecordFrame(frame{kind: frameRecord, payload: b})
+		if err != nil || !reflect.DeepEqual(r, again) {
+			t.Fatalf("%+v comes back as %+v, %v", r, again, err)
+		}
+	})
+}
+
+func FuzzIdentity(f *testing.F) {
+	good := encodeIdentity(testID)
+	fuzzing.Seed(f, "good", good)
+	fuzzing.Seed(f, "capitals", bytes.ToUpper(good))
+	fuzzing.Seed(f, "short", []byte("lockd-identity 1\n"))
+	f.Fuzz(func(t *testing.T, content []byte) {
+		id, err := decodeIdentity(content)
+		if err == nil && !bytes.Equal(encodeIdentity(id), content) {
+			t.Fatalf("%q was accepted, but is not what is written", content)
+		}
+		if _, err := readIdentity(oneFile{&bytesFile{content}}); err != nil {
+			typed(t, err)
+		}
+		// The input as names.
+		cell, replica, _ := bytes.Cut(content, []byte("\n"))
+		given := &pb.Identity{Format: formatVersion, Cell: string(cell), Replica: string(replica), Incarnation: uint64(len(content)), CellIdentity: 7}
+		if back, err := decodeIdentity(encodeIdentity(given)); err != nil || !proto.Equal(back, given) {
+			t.Fatalf("%v comes back as %v, %v", given, back, err)
+		}
+	})
+}
+
+func FuzzSegmentName(f *testing.F) {
+	fuzzing.Seed(f, "good", "0000000000000012.seg")
+	fuzzing.Seed(f, "long", "12345678901234567890.seg")
+	fuzzing.Seed(f, "zero", "0000000000000000.seg")
+	fuzzing.Seed(f, "temporary", "0000000000000012.seg.tmp")
+	f.Fuzz(func(t *testing.T, name string) {
+		n, ok := parseSegmentName(name)
+		if ok && segmentName(n) != logDir+"/"+name {
+			t.Fatalf("%q is taken for segment %d", name, n)
+		}
+	})
+}
