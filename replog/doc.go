@@ -90,7 +90,9 @@
 // alone dies, and the machine goes on, nothing is ever doubtful.
 //
 // What Open finds may have been in the page cache only; it makes it durable
-// before it returns. It checks everything before it changes anything.
+// before it returns. It writes the last flush again for that: after an fsync
+// that failed a kernel may show what it never wrote, and call the next fsync a
+// success. It checks everything before it changes anything.
 //
 // What this cannot find: the loss of the whole last segment, or of a whole old
 // directory put in the place of the new one.

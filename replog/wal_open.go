@@ -180,8 +180,35 @@ func (f *walFound) repair() (notes []string, err error) {
 		}
 		notes = append(notes, note)
 	}
+	if err := f.writeAgain(); err != nil {
+		return nil, err
+	}
 	w.dirty = true
 	return notes, w.sync()
+}
+
+// writeAgain writes the last flush once more, byte for byte, so that the sync
+// that follows makes it durable in any case. If an earlier process stopped
+// because an fsync had failed, the kernel may show these bytes from its cache,
+// take them for written, and never write them.
+func (f *walFound) writeAgain() error {
+	s := f.wal.active
+	from := s.start
+	if f.last.best >= 0 {
+		from = min(f.last.marks[f.last.best].start, s.end)
+	}
+	win := &window{f: s.file, size: s.end}
+	for off := from; off < s.end; {
+		b, err := win.at(off, windowBytes)
+		if err != nil {
+			return fmt.Errorf("reading the last flush of %s: %w", segmentName(s.number), err)
+		}
+		if _, err := s.file.WriteAt(b, off); err != nil {
+			return f.wal.stop.fail("writing the last flush of "+segmentName(s.number)+" again", err)
+		}
+		off += int64(len(b))
+	}
+	return nil
 }
 
 // cutTail overwrites a torn tail with zeros, durably, before anything new can

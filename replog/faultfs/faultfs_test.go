@@ -266,3 +266,38 @@ func BenchmarkCrash(b *testing.B) {
 		f.Crash(rng)
 	}
 }
+
+// TestCrashKeepKeepsWhatItIsTold: of what was not synced, the sectors that are
+// named, and nothing else.
+func TestCrashKeepKeepsWhatItIsTold(t *testing.T) {
+	fsys := New()
+	if err := fsys.WriteFile("a", make([]byte, 3*sectorBytes)); err != nil {
+		t.Fatal(err)
+	}
+	f, err := fsys.Open("a")
+	if err != nil {
+		t.Fatal(err)
+	}
+	full := make([]byte, 3*sectorBytes)
+	for i := range full {
+		full[i] = 7
+	}
+	if fsys.Unsynced() != 0 {
+		t.Fatalf("%d changes are unsynced before there is one", fsys.Unsynced())
+	}
+	if _, err := f.WriteAt(full, 0); err != nil {
+		t.Fatal(err)
+	}
+	if fsys.Unsynced() != 1 {
+		t.Fatalf("%d changes are unsynced, not 1", fsys.Unsynced())
+	}
+	after, err := fsys.CrashKeep(func(name string, offset int64) bool { return name == "a" && offset == sectorBytes }).ReadFile("a")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, b := range after {
+		if want := i/sectorBytes == 1; (b == 7) != want {
+			t.Fatalf("byte %d is %d", i, b)
+		}
+	}
+}

@@ -174,12 +174,21 @@ func (n *inode) same() *inode {
 // crash gives what is left of the file. Each sector, and the size, is as it was
 // after some number of the pending changes; with ordered it is the same number
 // for all, and the last change may be torn.
-func (n *inode) crash(rng *rand.Rand, mode mode) *inode {
+func (n *inode) crash(l loss, name string) *inode {
 	out := newInode()
 	out.durable = n.durable.share()
 	count := len(n.pending)
-	if count > 0 && mode != lost {
-		out.replay(n.pending, n.cuts(rng, mode, count))
+	switch {
+	case count == 0 || l.mode == lost:
+	case l.mode == chosen:
+		out.replay(n.pending, func(sector int64) int {
+			if sector < 0 || l.keep(name, sector*sectorBytes) {
+				return count
+			}
+			return 0
+		})
+	default:
+		out.replay(n.pending, n.cuts(l.rng, l.mode, count))
 	}
 	out.seen = out.durable.share()
 	return out

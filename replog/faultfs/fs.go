@@ -315,38 +315,74 @@ const (
 	anything mode = iota
 	ordered
 	lost
+	chosen
 )
+
+// loss says what a power cut takes.
+type loss struct {
+	mode mode
+	rng  *rand.Rand
+	keep func(name string, offset int64) bool // for chosen
+}
 
 // Crash gives a file system as it may be after a power cut: each unsynced
 // sector and name is kept or lost at random, in any combination. The original
 // is not changed; faults that were set are not taken over, and nobody holds the
 // lock.
-func (f *FS) Crash(rng *rand.Rand) *FS { return f.after(rng, anything) }
+func (f *FS) Crash(rng *rand.Rand) *FS { return f.after(loss{mode: anything, rng: rng}) }
 
 // CrashOrdered is a milder power cut, one that keeps the order of what was
 // done: of each file and each directory some first part of what was not synced
 // is kept, the last write perhaps torn.
-func (f *FS) CrashOrdered(rng *rand.Rand) *FS { return f.after(rng, ordered) }
+func (f *FS) CrashOrdered(rng *rand.Rand) *FS { return f.after(loss{mode: ordered, rng: rng}) }
 
 // CrashLost is a power cut that leaves nothing of what was not synced.
-func (f *FS) CrashLost() *FS { return f.after(nil, lost) }
+func (f *FS) CrashLost() *FS { return f.after(loss{mode: lost}) }
 
-func (f *FS) after(rng *rand.Rand, mode mode) *FS {
+// CrashKeep is a power cut that keeps, of what was not synced, exactly the
+// sectors that keep names (by the file and the offset at which the sector
+// begins), with the newest content, and all names.
+func (f *FS) CrashKeep(keep func(name string, offset int64) bool) *FS {
+	return f.after(loss{mode: chosen, keep: keep})
+}
+
+func (f *FS) after(l loss) *FS {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	out := New()
-	out.root = f.root.crash(rng, mode, map[*inode]*inode{})
+	out.root = f.root.crash(l, "", map[*inode]*inode{})
 	return out
 }
 
-func (d *dir) crash(rng *rand.Rand, mode mode, done map[*inode]*inode) *dir {
+// Unsynced counts the changes of files and names that a power cut may take.
+func (f *FS) Unsynced() int {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.root.unsynced()
+}
+
+func (d *dir) unsynced() int {
+	n := len(d.pending)
+	for _, node := range d.seen {
+		switch x := node.(type) {
+		case *dir:
+			n += x.unsynced()
+		case *inode:
+			n += len(x.pending)
+		}
+	}
+	return n
+}
+
+func (d *dir) crash(l loss, path string, done map[*inode]*inode) *dir {
+	rng, mode := l.rng, l.mode
 	names := maps.Clone(d.durable)
 	count := len(d.pending)
 	if count > 0 && mode == ordered {
 		count = rng.IntN(count + 1)
 	}
 	for _, r := range d.pending[:count] {
-		if mode == ordered || mode == anything && rng.IntN(2) == 0 {
+		if mode == ordered || mode == chosen || mode == anything && rng.IntN(2) == 0 {
 			apply(names, r)
 		}
 	}
@@ -354,10 +390,10 @@ func (d *dir) crash(rng *rand.Rand, mode mode, done map[*inode]*inode) *dir {
 	for _, name := range slices.Sorted(maps.Keys(names)) {
 		switch n := names[name].(type) {
 		case *dir:
-			out.durable[name] = n.crash(rng, mode, done)
+			out.durable[name] = n.crash(l, path+name+"/", done)
 		case *inode:
 			if done[n] == nil {
-				done[n] = n.crash(rng, mode)
+				done[n] = n.crash(l, path+name)
 			}
 			out.durable[name] = done[n]
 		}
