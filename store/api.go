@@ -18,9 +18,14 @@ const (
 	LeaseMaxMillis     = 10 * 60 * 1000 // session lease
 	WindowMax          = 1024           // results kept for a session
 	MultiMax           = 1024           // operations in a Multi
-	WaitersMax         = 100_000        // waiters of a lock
+	WaitersMax         = 10_000         // holders, ghosts and waiters of a lock
+	LocksMax           = 10_000         // locks of a session: held, lost and not released, waited for
+	EphemeralsMax      = 10_000         // ephemeral nodes of a session
+	DeleteMax          = 10_000         // nodes, and holders and waiters of their locks, that a command deletes
+	SkipMax            = 10_000         // taken names that a sequential create passes over
 	EventsMax          = 65_536         // events kept for a session, those to come included
 	BlockersMax        = 16             // holders and waiters named in an answer
+	TextMax            = 255            // bytes of a client's name or host
 	NonceMin           = 8              // bytes of an OpenSession's nonce
 	NonceMax           = 64             // bytes of an OpenSession's nonce
 )

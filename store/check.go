@@ -188,7 +188,7 @@ func (k *checker) sessions() {
 			next, k.sum, results = next+1, k.sum+r.hash, results+1
 			return true
 		})
-		k.that(next == x.last+1 && x.last+1-x.lowest <= WindowMax, "session %d: results %d to %d, it has executed %d", id, x.lowest, next-1, x.last)
+		k.that(next == x.last+1 && x.last+1-x.lowest <= keptMax, "session %d: results %d to %d, it has executed %d", id, x.lowest, next-1, x.last)
 		next = x.acked + 1
 		s.events.AscendGreaterOrEqual(eventItem{session: id}, func(e eventItem) bool {
 			if e.session != id {
@@ -210,11 +210,13 @@ func (k *checker) sessions() {
 }
 
 func (k *checker) sessionCounts(id uint64, x *session) {
-	locks, waits, ephemerals := 0, 0, 0
+	locks, ghosts, waits, ephemerals := 0, 0, 0, 0
 	for _, c := range k.s.claimsOf(id) {
 		switch c.state {
 		case held:
 			locks++
+		case ghost:
+			ghosts++
 		case waiting:
 			waits++
 		}
@@ -225,9 +227,9 @@ func (k *checker) sessionCounts(id uint64, x *session) {
 		}
 		return e.owner == id
 	})
-	k.that(locks == x.locks && waits == x.waiting && ephemerals == x.ephemerals,
-		"session %d: %d locks, %d waiting, %d ephemeral nodes, it counts %d, %d, %d",
-		id, locks, waits, ephemerals, x.locks, x.waiting, x.ephemerals)
+	k.that(locks == x.locks && ghosts == x.ghosts && waits == x.waiting && ephemerals == x.ephemerals,
+		"session %d: %d locks, %d ghosts, %d waiting, %d ephemeral nodes, it counts %d, %d, %d, %d",
+		id, locks, ghosts, waits, ephemerals, x.locks, x.ghosts, x.waiting, x.ephemerals)
 }
 
 // indexes verifies that nothing is in an index that is not in a table; the

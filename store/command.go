@@ -105,8 +105,8 @@ func (s *Store) request(c *pb.Command) *pb.Result {
 	}
 	s.acknowledge(c.Session, c.AckedEvent, c.LowestUnanswered)
 	x, _ = s.session(c.Session)
-	if !again && c.Number-x.lowest >= WindowMax {
-		r := refuse(pb.Code_LIMIT, "%d results wait for the client, the limit of a session: not executed, repeat with a higher lowest_unanswered", WindowMax)
+	if kept := c.Number - x.lowest; !again && !s.mayKeep(c, kept) {
+		r := limited(LimitWindow, "%d results wait for the client, the limit of a session is %d: not executed, repeat with a higher lowest_unanswered", kept, WindowMax)
 		r.Number = c.Number
 		return s.answer(r)
 	}
@@ -119,6 +119,29 @@ func (s *Store) request(c *pb.Command) *pb.Result {
 	s.record(c.Session, r)
 	return r
 }
+
+// mayKeep says whether a session that has so many results kept may have
+// another. No limit refuses the end of a session or of something it holds or
+// waits for; and so that no refused request stands before these, a number can
+// be settled as void beyond the limit too.
+//
+// Invariant: a session has at most keptMax results.
+func (s *Store) mayKeep(c *pb.Command, kept uint64) bool {
+	switch op := c.Op.(type) {
+	case *pb.Command_CloseSession:
+		return true
+	case *pb.Command_Release:
+		_, found := s.claim(c.Session, op.Release.GetTicket())
+		return found || kept < 2*WindowMax
+	case *pb.Command_VoidRequest:
+		return kept < 2*WindowMax
+	}
+	return kept < WindowMax
+}
+
+// keptMax follows from mayKeep: beyond twice the window only the claims that a
+// session has end, and it gets no new ones there.
+const keptMax = 2*WindowMax + LocksMax
 
 // repeat answers a request that has been executed.
 func (s *Store) repeat(c *pb.Command) *pb.Result {

@@ -120,6 +120,9 @@ func mixResult(h hasher, r *pb.Result) hasher {
 	for _, one := range r.GetResults() {
 		h = mixResult(h, one)
 	}
+	if r.GetLimit() != "" {
+		h = h.str(r.GetLimit())
+	}
 	return h
 }
 

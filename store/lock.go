@@ -206,8 +206,9 @@ func (s *Store) acquire(session uint64, ticket uint64, a *pb.Acquire) *pb.Result
 		r.Path, r.Blockers = a.Path, s.blockers(a.Path, BlockersMax)
 		return r
 	}
-	if !free && l.waiters >= WaitersMax {
-		return refuse(pb.Code_LIMIT, "%s has %d waiters, the limit of a lock", a.Path, l.waiters)
+	if used && l.holders+l.waiters >= WaitersMax {
+		return limited(LimitWaiters, "%s has %d holders and %d waiters, the limit of a lock is %d together: try again when some have left",
+			a.Path, l.holders, l.waiters, WaitersMax)
 	}
 	if !exists {
 		if bad := s.roomFor(a.Path, true); bad != nil {
@@ -234,23 +235,27 @@ func (s *Store) acquire(session uint64, ticket uint64, a *pb.Acquire) *pb.Result
 
 func (s *Store) badAcquire(session, ticket uint64, a *pb.Acquire) *pb.Result {
 	if reason := badPath(a.Path); reason != "" {
-		return refuse(pb.Code_BAD_PATH, "%s", reason)
+		return refusePath(a.Path, reason)
 	}
 	if a.Mode != pb.LockMode_EXCLUSIVE && a.Mode != pb.LockMode_SHARED {
 		return refuse(pb.Code_BAD_COMMAND, "unknown lock mode %d", int32(a.Mode))
 	}
 	if a.LockDelayMs > LockDelayMaxMillis {
-		return refuse(pb.Code_BAD_COMMAND, "a lock-delay of %d ms is over the limit of %d ms", a.LockDelayMs, LockDelayMaxMillis)
+		return met(LimitLockDelay, refuse(pb.Code_BAD_COMMAND, "a lock-delay of %d ms is over the limit of %d ms", a.LockDelayMs, LockDelayMaxMillis))
 	}
 	if _, taken := s.claim(session, ticket); taken {
 		// Out of reach while each number is executed once.
 		return refuse(pb.Code_BAD_COMMAND, "ticket %d is in use", ticket)
 	}
+	x, _ := s.session(session)
+	if x.locks+x.ghosts+x.waiting >= LocksMax {
+		return limited(LimitLocks, "the session holds %d locks, has lost %d that it has not released, and waits for %d, the limit is %d: release some, or use another session",
+			x.locks, x.ghosts, x.waiting, LocksMax)
+	}
 	// A waiter gets at most two events (granted, lost), a holder one: this keeps
 	// the session's record bounded whatever comes.
-	x, _ := s.session(session)
 	if x.pendingEvents()+x.locks+2*x.waiting+2 > EventsMax {
-		return refuse(pb.Code_LIMIT, "the session has %d events that are not acknowledged, %d locks and %d waiting requests, the limit is %d",
+		return limited(LimitEvents, "the session has %d events that are not acknowledged, %d locks and %d waiting requests, the limit is %d: acknowledge the events",
 			x.pendingEvents(), x.locks, x.waiting, EventsMax)
 	}
 	return nil
@@ -360,7 +365,7 @@ func (s *Store) loseAll(path, reason string) {
 // breakLock executes a Break.
 func (s *Store) breakLock(b *pb.Break) *pb.Result {
 	if reason := badPath(b.Path); reason != "" {
-		return refuse(pb.Code_BAD_PATH, "%s", reason)
+		return refusePath(b.Path, reason)
 	}
 	broken := false
 	for _, c := range s.holdersOf(b.Path) {

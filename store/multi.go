@@ -9,7 +9,7 @@ import (
 // the state goes back to a clone taken before the first.
 func (s *Store) multi(session uint64, m *pb.Multi) *pb.Result {
 	if len(m.Ops) > MultiMax {
-		return refuse(pb.Code_LIMIT, "the Multi has %d operations, the limit is %d", len(m.Ops), MultiMax)
+		return limited(LimitMulti, "the Multi has %d operations, the limit is %d: divide it", len(m.Ops), MultiMax)
 	}
 	before := s.Clone()
 	changes, touched := len(s.changes), len(s.touched)
@@ -33,7 +33,7 @@ func multiFailed(results []*pb.Result, i int) *pb.Result {
 			results[k] = &pb.Result{Code: pb.Code_MULTI_FAILED}
 		}
 	}
-	return &pb.Result{Code: failed.Code, FailedOp: uint32(i), Detail: failed.Detail, Path: failed.Path, Results: results}
+	return &pb.Result{Code: failed.Code, FailedOp: uint32(i), Detail: failed.Detail, Path: failed.Path, Limit: failed.Limit, Results: results}
 }
 
 func (s *Store) multiOp(session uint64, op *pb.MultiOp) *pb.Result {

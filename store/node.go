@@ -79,7 +79,7 @@ func refuse(code pb.Code, format string, args ...any) *pb.Result {
 }
 
 func tooLarge(data []byte) *pb.Result {
-	return refuse(pb.Code_TOO_LARGE, "the content is %d bytes long, the limit of a node is %d", len(data), DataMax)
+	return met(LimitData, refuse(pb.Code_TOO_LARGE, "the content is %d bytes long, the limit of a node is %d: divide it among nodes, or keep it elsewhere and its address here", len(data), DataMax))
 }
 
 // create executes a Create for a session, which owns the node if it is
@@ -103,12 +103,17 @@ func (s *Store) create(owner uint64, c *pb.Create) *pb.Result {
 			return bad
 		}
 	} else if reason := badPath(path); reason != "" {
-		return refuse(pb.Code_BAD_PATH, "%s", reason)
+		return refusePath(path, reason)
 	}
 	if n, ok := s.node(path); ok {
 		r := refuse(pb.Code_EXISTS, "%s exists", path)
 		r.Stat = s.stat(path, n)
 		return r
+	}
+	if kind == pb.NodeKind_EPHEMERAL {
+		if x, ok := s.session(owner); ok && x.ephemerals >= EphemeralsMax {
+			return limited(LimitEphemerals, "the session has %d ephemeral nodes, the limit is %d: delete some, or use another session", x.ephemerals, EphemeralsMax)
+		}
 	}
 	if bad := s.roomFor(path, c.Parents); bad != nil {
 		return bad
@@ -127,17 +132,21 @@ func (s *Store) create(owner uint64, c *pb.Create) *pb.Result {
 // good.
 func (s *Store) sequentialPath(given string) (path string, number uint64, bad *pb.Result) {
 	if reason := badSequentialPath(given); reason != "" {
-		return "", 0, refuse(pb.Code_BAD_PATH, "%s", reason)
+		return "", 0, refusePath(given, reason)
 	}
 	slash := strings.LastIndexByte(given, '/')
 	dir, base := given[:max(slash, 1)], given[slash+1:]
 	if p, ok := s.node(dir); ok {
 		number = p.nextSeq
 	}
-	for ; ; number++ {
+	for first := number; ; number++ {
+		if number-first > SkipMax {
+			return "", 0, limited(LimitSkip, "the %d names from %s%010d on are taken by nodes that were created by their full names, the limit is %d: use another base name, or delete some of them",
+				number-first, base, first, SkipMax)
+		}
 		path = join(dir, fmt.Sprintf("%s%010d", base, number))
 		if reason := badPath(path); reason != "" {
-			return "", 0, refuse(pb.Code_BAD_PATH, "with its number, %s", reason)
+			return "", 0, refusePath(path, "with its number, "+reason)
 		}
 		if _, taken := s.node(path); !taken {
 			return path, number, nil
@@ -154,7 +163,7 @@ func (s *Store) roomFor(path string, parents bool) *pb.Result {
 		case ok && p.kind == pb.NodeKind_EPHEMERAL:
 			return refuse(pb.Code_EPHEMERAL_PARENT, "%s is ephemeral and can have no children", dir)
 		case ok && p.children >= ChildrenMax:
-			return refuse(pb.Code_LIMIT, "%s has %d children, the limit of a node", dir, p.children)
+			return limited(LimitChildren, "%s has %d children, the limit of a node is %d: divide them among more parents", dir, p.children, ChildrenMax)
 		case ok:
 			return nil
 		case !parents:
@@ -195,7 +204,7 @@ func conflict(path string, want, have uint64) *pb.Result {
 // put executes a Put.
 func (s *Store) put(p *pb.Put) *pb.Result {
 	if reason := badPath(p.Path); reason != "" {
-		return refuse(pb.Code_BAD_PATH, "%s", reason)
+		return refusePath(p.Path, reason)
 	}
 	if len(p.Data) > DataMax {
 		return tooLarge(p.Data)
@@ -229,7 +238,7 @@ func (s *Store) put(p *pb.Put) *pb.Result {
 // delete executes a Delete.
 func (s *Store) delete(d *pb.Delete) *pb.Result {
 	if reason := badPath(d.Path); reason != "" {
-		return refuse(pb.Code_BAD_PATH, "%s", reason)
+		return refusePath(d.Path, reason)
 	}
 	if d.Path == "/" {
 		return refuse(pb.Code_BAD_PATH, "the root cannot be deleted")
@@ -256,8 +265,10 @@ func (s *Store) delete(d *pb.Delete) *pb.Result {
 }
 
 // doomed lists what a Delete takes away, parents first, unless one of them is
-// locked.
+// locked or it is more than one command deletes: one that takes long keeps all
+// others waiting, on every replica. A single node is always little enough.
 func (s *Store) doomed(d *pb.Delete) (paths []string, refused *pb.Result) {
+	weight := s.removed
 	s.walk(d.Path, func(path string, n *node) bool {
 		if n.locked && !d.Force {
 			if l, ok := s.lock(path); ok && (l.live() > 0 || l.waiters > 0) {
@@ -268,8 +279,20 @@ func (s *Store) doomed(d *pb.Delete) (paths []string, refused *pb.Result) {
 			}
 		}
 		paths = append(paths, path)
+		weight++
+		if l, ok := s.lock(path); n.locked && ok {
+			weight += l.holders + l.waiters
+		}
+		if weight > DeleteMax && (len(paths) > 1 || n.children > 0 || s.removed > 0) {
+			refused = limited(LimitDelete, "%s and all below it are more than %d nodes, holders and waiters, the limit of a command: not deleted; delete what is below it first, in parts (lockctl rm -r does)",
+				d.Path, DeleteMax)
+			return false
+		}
 		return true
 	})
+	if refused == nil {
+		s.removed = weight
+	}
 	return paths, refused
 }
 
@@ -292,7 +315,7 @@ func (s *Store) deleteNode(path string) {
 // checkNode executes a Check: it demands that a node is in a state.
 func (s *Store) checkNode(c *pb.Check) *pb.Result {
 	if reason := badPath(c.Path); reason != "" {
-		return refuse(pb.Code_BAD_PATH, "%s", reason)
+		return refusePath(c.Path, reason)
 	}
 	n, ok := s.node(c.Path)
 	switch {

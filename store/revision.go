@@ -39,6 +39,7 @@ func (s *Store) begin() {
 	s.changed = false
 	s.changes = s.changes[:0]
 	s.touched = s.touched[:0]
+	s.removed = 0
 }
 
 // commit ends what a command does to nodes, locks and sessions: it settles

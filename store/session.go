@@ -22,6 +22,7 @@ type session struct {
 
 	// Counts of what the session has in other tables; not part of the hash.
 	locks      int // live holdings
+	ghosts     int // holdings that were lost
 	waiting    int
 	ephemerals int
 }
@@ -110,6 +111,8 @@ func (s *Store) countClaim(c *claim, by int) {
 		s.recount(c.session, func(x *session) { x.waiting += by })
 	case held:
 		s.recount(c.session, func(x *session) { x.locks += by })
+	case ghost:
+		s.recount(c.session, func(x *session) { x.ghosts += by })
 	}
 }
 
@@ -123,8 +126,9 @@ func (s *Store) open(o *pb.OpenSession) *pb.Result {
 		return refuse(pb.Code_BAD_COMMAND, "the nonce is %d bytes long, it must be %d to %d", n, NonceMin, NonceMax)
 	}
 	client := o.GetClient()
-	if len(client.GetName()) > NameMax || len(client.GetHost()) > NameMax {
-		return refuse(pb.Code_BAD_COMMAND, "the client's name or host is longer than %d bytes", NameMax)
+	if len(client.GetName()) > TextMax || len(client.GetHost()) > TextMax {
+		return met(LimitText, refuse(pb.Code_BAD_COMMAND, "the client's name has %d bytes and its host %d, the limit is %d",
+			len(client.GetName()), len(client.GetHost()), TextMax))
 	}
 	nonce := string(o.Nonce)
 	if was, ok := s.nonces.Get(nonceItem{nonce: nonce}); ok {

@@ -49,6 +49,7 @@ type Store struct {
 	changed bool   // it has changed nodes, locks or sessions
 	changes []Change
 	touched []string // paths whose queue or container node must be looked at
+	removed int      // what its Deletes have taken away, as DeleteMax counts
 }
 
 var _ API = (*Store)(nil)

@@ -1806,21 +1806,24 @@ func (x *Break) GetFence() uint64 {
 
 // Result of a command. The revision is that of the state after it.
 type Result struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Code          Code                   `protobuf:"varint,1,opt,name=code,proto3,enum=lockd.store.Code" json:"code,omitempty"`
-	Revision      uint64                 `protobuf:"varint,2,opt,name=revision,proto3" json:"revision,omitempty"`
-	Number        uint64                 `protobuf:"varint,3,opt,name=number,proto3" json:"number,omitempty"`
-	Path          string                 `protobuf:"bytes,4,opt,name=path,proto3" json:"path,omitempty"`                                 // created (sequential: with its number)
-	Stat          *Stat                  `protobuf:"bytes,5,opt,name=stat,proto3" json:"stat,omitempty"`                                 // of the node created, written
-	Session       uint64                 `protobuf:"varint,6,opt,name=session,proto3" json:"session,omitempty"`                          // OpenSession: the new session
-	Grant         *Grant                 `protobuf:"bytes,7,opt,name=grant,proto3" json:"grant,omitempty"`                               // Acquire granted
-	Blockers      []*Blocker             `protobuf:"bytes,8,rep,name=blockers,proto3" json:"blockers,omitempty"`                         // HELD, WAITING: who is in the way
-	Position      uint32                 `protobuf:"varint,9,opt,name=position,proto3" json:"position,omitempty"`                        // WAITING: place in the queue, from 1
-	Results       []*Result              `protobuf:"bytes,10,rep,name=results,proto3" json:"results,omitempty"`                          // Multi
-	FailedOp      uint32                 `protobuf:"varint,11,opt,name=failed_op,json=failedOp,proto3" json:"failed_op,omitempty"`       // Multi: index of the operation that failed
-	Detail        string                 `protobuf:"bytes,12,opt,name=detail,proto3" json:"detail,omitempty"`                            // for people: which limit, what was expected
-	LastChange    uint64                 `protobuf:"varint,13,opt,name=last_change,json=lastChange,proto3" json:"last_change,omitempty"` // OpenSession
-	LeaseMs       uint64                 `protobuf:"varint,14,opt,name=lease_ms,json=leaseMs,proto3" json:"lease_ms,omitempty"`          // OpenSession: the lease in force
+	state      protoimpl.MessageState `protogen:"open.v1"`
+	Code       Code                   `protobuf:"varint,1,opt,name=code,proto3,enum=lockd.store.Code" json:"code,omitempty"`
+	Revision   uint64                 `protobuf:"varint,2,opt,name=revision,proto3" json:"revision,omitempty"`
+	Number     uint64                 `protobuf:"varint,3,opt,name=number,proto3" json:"number,omitempty"`
+	Path       string                 `protobuf:"bytes,4,opt,name=path,proto3" json:"path,omitempty"`                                 // created (sequential: with its number)
+	Stat       *Stat                  `protobuf:"bytes,5,opt,name=stat,proto3" json:"stat,omitempty"`                                 // of the node created, written
+	Session    uint64                 `protobuf:"varint,6,opt,name=session,proto3" json:"session,omitempty"`                          // OpenSession: the new session
+	Grant      *Grant                 `protobuf:"bytes,7,opt,name=grant,proto3" json:"grant,omitempty"`                               // Acquire granted
+	Blockers   []*Blocker             `protobuf:"bytes,8,rep,name=blockers,proto3" json:"blockers,omitempty"`                         // HELD, WAITING: who is in the way
+	Position   uint32                 `protobuf:"varint,9,opt,name=position,proto3" json:"position,omitempty"`                        // WAITING: place in the queue, from 1
+	Results    []*Result              `protobuf:"bytes,10,rep,name=results,proto3" json:"results,omitempty"`                          // Multi
+	FailedOp   uint32                 `protobuf:"varint,11,opt,name=failed_op,json=failedOp,proto3" json:"failed_op,omitempty"`       // Multi: index of the operation that failed
+	Detail     string                 `protobuf:"bytes,12,opt,name=detail,proto3" json:"detail,omitempty"`                            // for people: which limit, what was expected
+	LastChange uint64                 `protobuf:"varint,13,opt,name=last_change,json=lastChange,proto3" json:"last_change,omitempty"` // OpenSession
+	LeaseMs    uint64                 `protobuf:"varint,14,opt,name=lease_ms,json=leaseMs,proto3" json:"lease_ms,omitempty"`          // OpenSession: the lease in force
+	// Name of the limit that was met (LIMIT, TOO_LARGE, ...), as in the metric
+	// lockd_limit_refused_total; detail says it to people.
+	Limit         string `protobuf:"bytes,15,opt,name=limit,proto3" json:"limit,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1951,6 +1954,13 @@ func (x *Result) GetLeaseMs() uint64 {
 		return x.LeaseMs
 	}
 	return 0
+}
+
+func (x *Result) GetLimit() string {
+	if x != nil {
+		return x.Limit
+	}
+	return ""
 }
 
 type Grant struct {
@@ -3146,7 +3156,7 @@ const file_store_pb_store_proto_rawDesc = "" +
 	"\tAckEvents\"1\n" +
 	"\x05Break\x12\x12\n" +
 	"\x04path\x18\x01 \x01(\tR\x04path\x12\x14\n" +
-	"\x05fence\x18\x02 \x01(\x04R\x05fence\"\xd0\x03\n" +
+	"\x05fence\x18\x02 \x01(\x04R\x05fence\"\xe6\x03\n" +
 	"\x06Result\x12%\n" +
 	"\x04code\x18\x01 \x01(\x0e2\x11.lockd.store.CodeR\x04code\x12\x1a\n" +
 	"\brevision\x18\x02 \x01(\x04R\brevision\x12\x16\n" +
@@ -3163,7 +3173,8 @@ const file_store_pb_store_proto_rawDesc = "" +
 	"\x06detail\x18\f \x01(\tR\x06detail\x12\x1f\n" +
 	"\vlast_change\x18\r \x01(\x04R\n" +
 	"lastChange\x12\x19\n" +
-	"\blease_ms\x18\x0e \x01(\x04R\aleaseMs\"\xdd\x01\n" +
+	"\blease_ms\x18\x0e \x01(\x04R\aleaseMs\x12\x14\n" +
+	"\x05limit\x18\x0f \x01(\tR\x05limit\"\xdd\x01\n" +
 	"\x05Grant\x12\x12\n" +
 	"\x04path\x18\x01 \x01(\tR\x04path\x12)\n" +
 	"\x04mode\x18\x02 \x01(\x0e2\x15.lockd.store.LockModeR\x04mode\x12\x14\n" +

@@ -859,6 +859,7 @@ type Error struct {
 	RetryAfterMs  uint64                 `protobuf:"varint,6,opt,name=retry_after_ms,json=retryAfterMs,proto3" json:"retry_after_ms,omitempty"` // OVERLOADED, NO_MASTER
 	Session       uint64                 `protobuf:"varint,7,opt,name=session,proto3" json:"session,omitempty"`
 	Number        uint64                 `protobuf:"varint,8,opt,name=number,proto3" json:"number,omitempty"` // of the Request it answers: not done, settle it with a VoidRequest or repeat it
+	Limit         string                 `protobuf:"bytes,9,opt,name=limit,proto3" json:"limit,omitempty"`    // name of the limit that was met, as in the metric lockd_limit_refused_total
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -947,6 +948,13 @@ func (x *Error) GetNumber() uint64 {
 		return x.Number
 	}
 	return 0
+}
+
+func (x *Error) GetLimit() string {
+	if x != nil {
+		return x.Limit
+	}
+	return ""
 }
 
 // OpenSession makes a session (or finds the one the nonce made).
@@ -3496,7 +3504,7 @@ const file_internal_wire_pb_lockd_proto_rawDesc = "" +
 	"\bmax_data\x18\t \x01(\rR\amaxData\x12\x14\n" +
 	"\x05epoch\x18\n" +
 	" \x01(\x04R\x05epoch\x12#\n" +
-	"\rcell_identity\x18\v \x01(\x04R\fcellIdentity\"\xeb\x01\n" +
+	"\rcell_identity\x18\v \x01(\x04R\fcellIdentity\"\x81\x02\n" +
 	"\x05Error\x12)\n" +
 	"\x04code\x18\x01 \x01(\x0e2\x15.lockd.wire.ErrorCodeR\x04code\x12\x12\n" +
 	"\x04text\x18\x02 \x01(\tR\x04text\x12\x14\n" +
@@ -3505,7 +3513,8 @@ const file_internal_wire_pb_lockd_proto_rawDesc = "" +
 	"\x0emaster_address\x18\x05 \x01(\tR\rmasterAddress\x12$\n" +
 	"\x0eretry_after_ms\x18\x06 \x01(\x04R\fretryAfterMs\x12\x18\n" +
 	"\asession\x18\a \x01(\x04R\asession\x12\x16\n" +
-	"\x06number\x18\b \x01(\x04R\x06number\"\x7f\n" +
+	"\x06number\x18\b \x01(\x04R\x06number\x12\x14\n" +
+	"\x05limit\x18\t \x01(\tR\x05limit\"\x7f\n" +
 	"\vOpenSession\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\x04R\x02id\x12\x14\n" +
 	"\x05nonce\x18\x02 \x01(\fR\x05nonce\x12\x19\n" +
