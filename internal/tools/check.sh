@@ -12,6 +12,7 @@ echo "check: go vet"
 go vet ./... || fail=1
 go vet -tags plantedbugs ./... || fail=1
 (cd internal/tools && go vet ./...)
+(cd internal/tools/zkbench && go vet ./... && go test ./... && go mod tidy -diff) || fail=1
 
 echo "check: staticcheck"
 (cd internal/tools && go build -o ../../.cache/staticcheck honnef.co/go/tools/cmd/staticcheck && go build -o ../../.cache/protogen ./protogen)
