@@ -48,6 +48,7 @@ proto: ## generate the Go code of the .proto files
 fuzz: ## fuzz every decoder (FOR=60s says how long for each, ONLY=pattern which)
 	@GO=$(GO) sh internal/tools/fuzz.sh $(FOR) $(ONLY)
 
-soak: ## the long tier: ten minutes of simulator, then every fuzz target
+soak: ## the long tier: a real cell under load and kills for ten minutes, as long of simulator, every fuzz target
+	LOCKD_SOAK=10m $(GO) test -count=1 -timeout 30m -run '^TestSoak' -v ./internal/e2e
 	$(MAKE) sim FOR=10m
 	$(MAKE) fuzz FOR=2m
