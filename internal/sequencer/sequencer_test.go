@@ -33,17 +33,3 @@ func TestParseRefuses(t *testing.T) {
 		}
 	}
 }
-
-func FuzzParse(f *testing.F) {
-	f.Add("lockd1:X:1:2:3:ff:/a")
-	f.Fuzz(func(t *testing.T, text string) {
-		s, err := Parse(text)
-		if err != nil {
-			return
-		}
-		again, err := Parse(Make(s))
-		if err != nil || again != s {
-			t.Fatalf("%q parses to %+v, which makes %q, which parses to %+v, %v", text, s, Make(s), again, err)
-		}
-	})
-}

@@ -3,7 +3,6 @@ package wire
 import (
 	"bytes"
 	"context"
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
@@ -419,107 +418,6 @@ func TestIdleConnectionHoldsNoBuffers(t *testing.T) {
 	}
 	if y.big != nil {
 		t.Fatalf("%d bytes are still held", len(y.rbuf))
-	}
-}
-
-// script is a net.Conn from which given bytes are read in given pieces.
-type script struct {
-	net.Conn
-	in    []byte
-	piece int
-}
-
-func (s *script) Read(p []byte) (int, error) {
-	if len(s.in) == 0 {
-		return 0, io.EOF
-	}
-	n := copy(p[:min(len(p), s.piece)], s.in)
-	s.in = s.in[n:]
-	return n, nil
-}
-func (s *script) Write(p []byte) (int, error)      { return len(p), nil }
-func (s *script) Close() error                     { return nil }
-func (s *script) SetDeadline(time.Time) error      { return nil }
-func (s *script) SetReadDeadline(time.Time) error  { return nil }
-func (s *script) SetWriteDeadline(time.Time) error { return nil }
-func (s *script) RemoteAddr() net.Addr             { return &net.TCPAddr{} }
-
-func FuzzRead(f *testing.F) {
-	f.Add([]byte(Preface), uint8(1))
-	f.Add(append(appendHeader([]byte(Preface), KindPeer, 3), "abc"...), uint8(2))
-	f.Add(append(appendHeader([]byte(Preface), KindPeer, 3000), make([]byte, 2999)...), uint8(200))
-	f.Add(appendHeader([]byte(Preface), KindPeer, 1<<30), uint8(9))
-	f.Fuzz(func(t *testing.T, in []byte, piece uint8) {
-		const limit = 64 << 10
-		c := NewConn(&script{in: in, piece: int(piece) + 1}, Options{Accepted: true, MaxFrame: limit})
-		defer c.Close()
-		if c.Handshake(context.Background()) != nil {
-			return
-		}
-		rest := in[len(Preface):]
-		for {
-			kind, p, err := c.Read()
-			if err != nil {
-				if err == io.EOF && len(rest) != 0 {
-					t.Fatalf("a clean end with %d bytes left over", len(rest))
-				}
-				return
-			}
-			// What was read is what stands there, by a reading of its own.
-			n := int(binary.BigEndian.Uint32(rest))
-			if n > limit || rest[5] != 1 || kind != rest[4] || !bytes.Equal(p, rest[8:8+n]) {
-				t.Fatalf("frame %d %x from %x", kind, p, rest)
-			}
-			rest = rest[8+n:]
-		}
-	})
-}
-
-// What a Flush cannot get rid of at once is written by the writer, in order.
-func TestFlushLeavesTheRestToTheWriter(t *testing.T) {
-	x, y := pair(t, Options{QueueBytes: 64 << 20}, Options{})
-	const frames, size = 300, 100_000 // more than the socket's buffers hold
-	for i := range frames {
-		if err := x.Send(KindClient, hello(strings.Repeat(string(rune('a'+i%26)), size))); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if x.Queued() == 0 {
-		t.Fatal("the socket took everything: the test tests nothing")
-	}
-	for i := range frames {
-		_, p, err := y.Read()
-		if err != nil {
-			t.Fatal(err)
-		}
-		var m pb.ClientMessage
-		if err := proto.Unmarshal(p, &m); err != nil {
-			t.Fatal(err)
-		}
-		if got := m.GetHello().GetClient(); len(got) != size || got[0] != byte('a'+i%26) {
-			t.Fatalf("frame %d arrived with %d bytes of %q", i, len(got), got[:1])
-		}
-	}
-	// The writer's deadline is gone: a later Flush works.
-	if err := x.Send(KindClient, hello("after")); err != nil {
-		t.Fatal(err)
-	}
-	if _, _, err := y.Read(); err != nil {
-		t.Fatal(err)
-	}
-}
-
-func TestSendOverTheLimit(t *testing.T) {
-	x, y := pair(t, Options{MaxSend: 100}, Options{})
-	var tl *FrameTooLargeError
-	if err := x.Send(KindClient, hello(strings.Repeat("x", 101))); !errors.As(err, &tl) || tl.Limit != 100 {
-		t.Fatalf("%v, want a FrameTooLargeError with the limit 100", err)
-	}
-	if err := x.Send(KindClient, hello("small")); err != nil {
-		t.Fatal(err)
-	}
-	if _, p, err := y.Read(); err != nil || len(p) > 100 {
-		t.Fatalf("%d bytes, %v", len(p), err)
 	}
 }
 

@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/seed70370324/lockd/internal/fuzzing"
 	wirepb "github.com/seed70370324/lockd/internal/wire/pb"
 	storepb "github.com/seed70370324/lockd/store/pb"
 	"google.golang.org/protobuf/proto"
@@ -82,10 +83,10 @@ func FuzzClientMessage(f *testing.F) {
 		return all
 	}
 	const session = 1<<40 + 1
-	f.Add(frames(strange(session)...))
-	f.Add(frames(request(session, 1, lock("/l", 0)), request(session, 2, lock("/l", time.Second)), request(session, 3, unlock("/l", 1)),
+	fuzzing.Seed(f, "strange", frames(strange(session)...))
+	fuzzing.Seed(f, "work", frames(request(session, 1, lock("/l", 0)), request(session, 2, lock("/l", time.Second)), request(session, 3, unlock("/l", 1)),
 		watch(&wirepb.Watch{Id: 1, Path: "/", Scope: 2}), keepAlive(1, true, session), read(nodeRead("/")), ack(session, 1)))
-	f.Add(frames(open(1, nonce(1), time.Second), attach(session, 1, 0), attach(session, 2, 0)))
+	fuzzing.Seed(f, "open", frames(open(1, nonce(1), time.Second), attach(session, 1, 0), attach(session, 2, 0)))
 	f.Fuzz(func(t *testing.T, in []byte) {
 		c := newCell(t, 2)
 		var clients []*testClient
