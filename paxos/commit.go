@@ -55,7 +55,7 @@ func (r *Replica) opened() {
 		l.leadSlot = l.next
 		r.proposeIn(l.next, Value{Kind: Lead, Leader: r.ballot})
 	}
-	if l.leadSlot != 0 && r.chosen >= l.leadSlot {
+	if l.leadSlot != 0 && (r.chosen >= l.leadSlot || invariant.Planted(invariant.ServesBeforeClosed)) {
 		r.role = Leader
 		r.attempts = 0
 		r.note("leads with %v, all open slots chosen up to %d after %v", r.ballot, r.chosen, (r.now - l.since).Round(time.Millisecond))

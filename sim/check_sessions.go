@@ -1,6 +1,8 @@
 package sim
 
 import (
+	"errors"
+
 	"github.com/seed70370324/lockd/client/machine"
 	"github.com/seed70370324/lockd/store"
 	storepb "github.com/seed70370324/lockd/store/pb"
@@ -83,5 +85,18 @@ func (h *history) sessionClosed(id uint64, expired bool) {
 	}
 	if c.state == machine.Live {
 		w.fail("sessions", "session %s of %s expired although its client runs and has a lease", short(id), c.name)
+	}
+}
+
+// checkAnswered: while its session lives a client is told what has become of
+// each request that it does not give up, however often it had to be repeated.
+func (c *client) checkAnswered(answers []machine.Done) {
+	if c.state == machine.Expired || c.state == machine.Closed {
+		return
+	}
+	for _, d := range answers {
+		if k := c.calls[d.ID]; errors.Is(d.Err, machine.ErrUnknownOutcome) && !k.cancel {
+			c.w.fail("exactly-once", "%s has a live session and is not told what has become of call %d: %v", c.name, k.id, d.Err)
+		}
 	}
 }

@@ -212,6 +212,7 @@ func (c *client) perform(e machine.Effects) {
 	if e.State != nil {
 		c.stateChanged(*e.State)
 	}
+	c.checkAnswered(e.Done)
 }
 
 // setWake arms the machine's timer.

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 
+	"github.com/seed70370324/lockd/internal/invariant"
 	"github.com/seed70370324/lockd/store/pb"
 	"google.golang.org/protobuf/proto"
 )
@@ -87,7 +88,7 @@ func (s *Store) saveSession(i sessionItem) *pb.SnapshotSession {
 		LastChange: i.lastChange, OpenedMs: i.openedMS,
 	}
 	s.results.AscendGreaterOrEqual(resultItem{session: i.id}, func(x resultItem) bool {
-		if x.session == i.id {
+		if x.session == i.id && !invariant.Planted(invariant.ResultsNotSaved) {
 			r.Results = append(r.Results, x.Result)
 		}
 		return x.session == i.id

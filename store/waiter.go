@@ -4,6 +4,7 @@ import (
 	"slices"
 
 	"github.com/google/btree"
+	"github.com/seed70370324/lockd/internal/invariant"
 	"github.com/seed70370324/lockd/store/pb"
 )
 
@@ -81,7 +82,10 @@ func (s *Store) promote(path string) {
 			return
 		}
 		var head *claim
-		scan(s.waiters, path, func(c *claim) bool { head = c; return false })
+		scan(s.waiters, path, func(c *claim) bool {
+			head = c
+			return invariant.Planted(invariant.WaiterOvertakes) && !l.admits(c.mode)
+		})
 		if !l.admits(head.mode) {
 			return
 		}

@@ -24,6 +24,20 @@ type Bug string
 const (
 	PromiseBeforeFlush  Bug = "promise-before-flush"    // a promise leaves before it is durable
 	OldBallotIsChosen   Bug = "old-ballot-is-chosen"    // an older ballot's value is taken for chosen
+	VotesOfAnyBallot    Bug = "votes-of-any-ballot"     // a vote covers slots that were accepted at other ballots
+	ServesBeforeClosed  Bug = "serves-before-closed"    // a new leader serves before the open slots are chosen and applied
+	DoubtfulIsTorn      Bug = "doubtful-is-torn"        // a bad tail that the mark names is cut as torn
 	RepeatAppliedTwice  Bug = "repeat-applied-twice"    // a repeated request is executed again
+	GapIgnored          Bug = "gap-ignored"             // a request is executed although the one before it was not
+	ResultsNotSaved     Bug = "results-not-saved"       // the results kept for repeats are missing in the snapshot
+	OldExpiryTaken      Bug = "old-expiry-taken"        // a deposed master's expiry is executed
 	DeadSessionKeepLock Bug = "dead-session-keeps-lock" // a dead session's lock is forgotten
+	GrantsInLockDelay   Bug = "grants-in-lock-delay"    // a lost lock is granted at once
+	WaiterOvertakes     Bug = "waiter-overtakes"        // a waiter is granted that came behind another
 )
+
+// Bugs are all that can be planted.
+var Bugs = []Bug{
+	PromiseBeforeFlush, OldBallotIsChosen, VotesOfAnyBallot, ServesBeforeClosed, DoubtfulIsTorn, RepeatAppliedTwice,
+	GapIgnored, ResultsNotSaved, OldExpiryTaken, DeadSessionKeepLock, GrantsInLockDelay, WaiterOvertakes,
+}

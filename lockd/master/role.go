@@ -79,6 +79,9 @@ func (m *Master) Lead(now time.Duration, leader paxos.Ballot, epoch uint64, chan
 		m.stepDown("another replica has taken the lead")
 	}
 	m.role.leadBallot, m.role.leadEpoch = leader, epoch
+	if m.role.active && invariant.Planted(invariant.ServesBeforeClosed) {
+		m.role.epoch = epoch
+	}
 	m.changes(nil, changes)
 	m.activate()
 }
@@ -87,14 +90,15 @@ func (m *Master) Lead(now time.Duration, leader paxos.Ballot, epoch uint64, chan
 // applied.
 func (m *Master) activate() {
 	r := &m.role
-	if r.active || !r.known.Leads || r.known.Ballot != r.leadBallot || r.leadEpoch == 0 {
+	early := invariant.Planted(invariant.ServesBeforeClosed)
+	if r.active || !r.known.Leads || (r.known.Ballot != r.leadBallot && !early) || r.leadEpoch == 0 {
 		return
 	}
-	invariant.Assert(m.st.Epoch() == r.leadEpoch,
+	invariant.Assert(m.st.Epoch() == r.leadEpoch || early,
 		"a master serves under the epoch of its own first entry: state has epoch %d, entry of %v gave %d", m.st.Epoch(), r.leadBallot, r.leadEpoch)
 	m.forget()
 	r.active, r.leaving = true, false
-	r.ballot, r.epoch = r.leadBallot, r.leadEpoch
+	r.ballot, r.epoch = r.known.Ballot, m.st.Epoch()
 	r.since, r.cellBase = m.now, m.st.CellTime()
 	m.timers.logged = m.now
 	m.count.Elections++

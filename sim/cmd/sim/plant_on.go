@@ -10,8 +10,7 @@ import (
 
 // plant plants a bug in this process for good.
 func plant(name string) error {
-	for _, b := range []invariant.Bug{invariant.PromiseBeforeFlush, invariant.OldBallotIsChosen,
-		invariant.RepeatAppliedTwice, invariant.DeadSessionKeepLock} {
+	for _, b := range invariant.Bugs {
 		if string(b) == name {
 			invariant.Plant(b)
 			return nil
