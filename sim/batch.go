@@ -30,6 +30,7 @@ type Result struct {
 	Simulated                        time.Duration
 	Elapsed                          time.Duration // real time
 	Workers                          int
+	Faults                           FaultCounts
 	First                            *Report // first seed that failed, by the order of the seeds' start
 	Failures                         []Report
 }
@@ -75,6 +76,7 @@ func (b *Batch) Run() Result {
 
 func (r *Result) add(report Report, twice bool) {
 	r.Simulated += report.Simulated
+	r.Faults.Add(&report.Faults)
 	r.Undecided += report.Undecided
 	if twice {
 		r.Twice++

@@ -21,14 +21,19 @@ func (w *World) checkSaid(p *process, m *pb.PeerMessage) {
 	if px == nil {
 		return
 	}
+	if k := paxos.MessageKind(px.GetKind()); p.emptied && px.GetOk() && (k == paxos.MsgPromise || k == paxos.MsgAccepted) {
+		w.fail("memory", "%s has lost its disk and votes all the same: %s", p.name, tellPaxos(px))
+		return
+	}
 	var aimed int64
+	kind := FaultCrashAtVote
 	switch paxos.MessageKind(px.GetKind()) {
 	case paxos.MsgPromise:
 		if px.GetOk() {
 			if b := ballotOf(px.GetBallot()); p.said.promised.Less(b) {
 				p.said.promised = b
 			}
-			aimed = w.plan.crashAtPromise
+			aimed, kind = w.plan.crashAtPromise, FaultCrashAtPromise
 		}
 	case paxos.MsgAccept:
 		if w.faulty && w.faultRandom.chance(w.plan.cutAtAccept) {
@@ -46,7 +51,8 @@ func (w *World) checkSaid(p *process, m *pb.PeerMessage) {
 	if w.faulty && aimed > 0 && w.faultRandom.chance(aimed) {
 		boot := p.boot
 		w.after(w.faultRandom.skewed(0, 2*millisecond), func() {
-			if w.faulty && p.boot == boot {
+			if w.faulty && p.boot == boot && p.up {
+				w.happened(kind)
 				w.crashAndRestart(p, "just after it has promised or voted")
 			}
 		})
@@ -56,6 +62,7 @@ func (w *World) checkSaid(p *process, m *pb.PeerMessage) {
 // cutAtAccept cuts a leader off in the middle of its accepts: this one has left,
 // those to the others have not.
 func (w *World) cutAtAccept(p *process) {
+	w.happened(FaultCutAtAccept)
 	w.after(0, func() {
 		if !w.faulty {
 			return

@@ -13,6 +13,10 @@ type client struct {
 	index int // as a machine on the network
 	name  string
 	clock clock
+	// random draws when the program acts. Each of its operations has a stream of
+	// its own, so that without one the others stay what they are.
+	random *stream
+	ops    int
 
 	life    int // counts the machines
 	m       *machine.Machine

@@ -19,6 +19,10 @@ type disk struct {
 	queue  []diskJob
 	beside []func() // received pieces of a snapshot, in order
 	moving bool
+
+	hung  bool     // nothing ends
+	stuck []func() // what would have ended meanwhile
+	slow  int64    // everything takes up to that much longer
 }
 
 // diskJob is one thing to do in order: either a record to append (perhaps an
@@ -140,6 +144,8 @@ func (d *disk) later(wait int64, f func()) {
 	p.w.after(wait, func() {
 		switch {
 		case !p.up || p.boot != boot:
+		case d.hung:
+			d.stuck = append(d.stuck, f)
 		case p.pauses > 0:
 			p.frozen = append(p.frozen, f)
 		default:
@@ -150,7 +156,11 @@ func (d *disk) later(wait int64, f func()) {
 
 func (d *disk) latency() int64 {
 	w := d.p.w
+	if d.slow > 0 {
+		return w.diskRandom.between(d.slow/8, d.slow)
+	}
 	if w.faulty && w.diskRandom.chance(w.plan.slowFlush) {
+		w.happened(FaultSlowFlush)
 		return w.diskRandom.between(w.plan.flushHi, w.plan.slowMost)
 	}
 	return w.diskRandom.skewed(w.plan.flushLo, w.plan.flushHi)
@@ -161,6 +171,7 @@ func (d *disk) install(s *replog.InstallSnapshot) {
 		return
 	}
 	d.p.w.counts.installs++
+	d.p.w.happened(FaultSnapshotInstalled)
 	if w := d.p.w; w.telling() {
 		w.tell(d.p.name, "has installed the snapshot of slot %d", s.Meta.GetSlot())
 	}
@@ -182,12 +193,12 @@ func (d *disk) takeBeside(e *replog.Effects) {
 	if s := e.SaveSnapshot; s != nil {
 		d.later(d.latency()*3, func() {
 			err := p.storage.SaveSnapshot(s.Meta, s.Snapshot)
-			if !d.must("save a snapshot", err) {
-				return
-			}
-			p.w.counts.snapshots++
-			if p.w.telling() {
+			switch {
+			case err == nil:
+				p.w.counts.snapshots++
 				p.w.tell(p.name, "has saved a snapshot of slot %d", s.Meta.GetSlot())
+			case !d.bearable("save a snapshot", err):
+				return
 			}
 			p.post(replog.SnapshotSaved{Slot: paxos.Slot(s.Meta.GetSlot()), Err: err})
 		})
@@ -220,7 +231,7 @@ func (d *disk) nextBeside() {
 
 func (d *disk) receive(c *pb.SnapshotChunk) {
 	meta, state, err := d.p.storage.ReceiveSnapshot(c)
-	if isDiskFault(err) && !d.must("receive a snapshot", err) {
+	if isDiskFault(err) && !d.bearable("receive a snapshot", err) {
 		return
 	}
 	if d.p.w.telling() {
@@ -230,29 +241,68 @@ func (d *disk) receive(c *pb.SnapshotChunk) {
 }
 
 // must reports whether the disk did what it was asked for. After a fault of
-// the disk the process stops, as the daemon does; any other error is a bug.
+// the disk the process stops, as the daemon does, and the log takes nothing any
+// more; any other error is a bug.
 func (d *disk) must(what string, err error) bool {
+	p, w := d.p, d.p.w
 	switch {
 	case err == nil:
 		return true
 	case isDiskFault(err):
-		d.p.powerGone = true
-		d.p.w.crashAndRestart(d.p, "its disk failed to "+what)
+		d.count(err)
+		d.checkStopped(what, err)
+		p.powerGone = p.powerGone || !d.machineLives(err)
+		w.crashAndRestart(p, "its disk failed to "+what)
+	case p.spoiled:
+		// What was durable cannot be read back: the replica stops.
+		w.tell(p.name, "stops itself: it cannot %s: %v", what, err)
+		w.crashAndRestart(p, "its disk is not to be trusted")
 	default:
-		d.p.w.fail("disk", "%s cannot %s: %v", d.p.name, what, err)
+		w.fail("disk", "%s cannot %s: %v", p.name, what, err)
 	}
 	return false
+}
+
+// bearable handles an error of a snapshot's file: the replica goes on with what
+// it had before, unless the whole machine is gone.
+func (d *disk) bearable(what string, err error) bool {
+	switch {
+	case errors.Is(err, faultfs.ErrStopped):
+		return d.must(what, err)
+	case isDiskFault(err):
+		d.count(err)
+		d.p.w.tell(d.p.name, "its disk failed to %s; it goes on: %v", what, err)
+	case !d.p.spoiled:
+		d.p.w.fail("disk", "%s cannot %s: %v", d.p.name, what, err)
+		return false
+	}
+	return true
+}
+
+// checkStopped: the first failure of the log is its last; an fsync is never
+// tried again.
+func (d *disk) checkStopped(what string, err error) {
+	p := d.p
+	if what == "read the log" {
+		return
+	}
+	before := p.fs.Ops()
+	again := p.storage.Sync()
+	more := p.storage.Append([]*paxos.Record{{Promised: paxos.Ballot{Round: 1, Replica: p.id}}})
+	if again == nil || more == nil || p.fs.Ops() != before {
+		p.w.fail("disk", "%s goes on writing after its disk failed to %s (%v): the next flush gave %v, the next record %v", p.name, what, err, again, more)
+	}
 }
 
 // errDisk is the error of a failing disk.
 var errDisk = errors.New("input/output error")
 
 func isDiskFault(err error) bool {
-	return errors.Is(err, faultfs.ErrStopped) || errors.Is(err, errDisk)
+	return errors.Is(err, faultfs.ErrStopped) || errors.Is(err, errDisk) || errors.Is(err, faultfs.ErrNoSpace)
 }
 
 // crash loses what was not flushed.
 func (d *disk) crash() {
-	d.queue, d.beside = nil, nil
+	d.queue, d.beside, d.stuck = nil, nil, nil
 	d.p.crashDisk()
 }

@@ -2,39 +2,7 @@ package sim
 
 import (
 	"github.com/seed70370324/lockd/lockd/replica"
-	"github.com/seed70370324/lockd/replog/faultfs"
 )
-
-// startFaults begins the faults that the plan has.
-func (w *World) startFaults() {
-	for _, f := range []struct {
-		every int64
-		do    func()
-	}{
-		{w.plan.crashEvery, w.faultCrash},
-		{w.plan.partitionEvery, w.faultPartition},
-		{w.plan.pauseEvery, w.faultPause},
-		{w.plan.clientPauseEvery, w.faultClientPause},
-		{w.plan.clientCrashEvery, w.faultClientCrash},
-		{w.plan.resetEvery, w.faultReset},
-		{w.plan.handoverEvery, w.faultHandOver},
-		{w.plan.diskEvery, w.faultDisk},
-		{w.plan.deposeEvery, w.faultDepose},
-	} {
-		if f.every > 0 {
-			w.nextFault(w.plan.calm, f.every, f.do)
-		}
-	}
-}
-
-func (w *World) nextFault(calm, every int64, do func()) {
-	w.after(calm+w.faultRandom.between(every/10, every*2), func() {
-		if w.faulty {
-			do()
-			w.nextFault(0, every, do)
-		}
-	})
-}
 
 // downTime draws how long a crashed process stays away.
 func (w *World) downTime() int64 {
@@ -67,13 +35,14 @@ func (w *World) restartLater(p *process, wait int64) {
 
 func (w *World) faultCrash() {
 	if w.plan.powerCut && w.faultRandom.chance(150_000) {
+		w.happened(FaultPowerCutOfAll)
 		for _, p := range w.replicas {
-			w.crashAndRestart(p, "power cut")
+			p.powerGone = true
+			w.crashAndRestart(p, "the power of all machines goes")
 		}
 		return
 	}
-	p := w.target()
-	w.crashAndRestart(p, "killed")
+	w.crashAndRestart(w.target(), "killed")
 }
 
 // target draws a replica, the master more often than the others.
@@ -111,6 +80,7 @@ func (w *World) faultPause() {
 	p := w.target()
 	d := w.faultRandom.skewed(20*millisecond, 4*second)
 	w.counts.pauses++
+	w.happened(FaultFrozen)
 	w.trace.add(w.now, "pause", uint64(p.index))
 	w.tell(p.name, "is frozen for %s", tellTime(d))
 	p.pause()
@@ -138,6 +108,7 @@ func (w *World) faultClientCrash() {
 	if w.faultRandom.chance(400_000) {
 		hang = w.faultRandom.between(0, 10*second)
 	}
+	w.happened(FaultClientKilled)
 	c.end("killed", hang)
 	life := c.life
 	w.after(w.faultRandom.skewed(10*millisecond, 3*second), func() {
@@ -150,6 +121,7 @@ func (w *World) faultClientCrash() {
 // faultReset breaks one connection. Now and then one side, or both, take long
 // to notice.
 func (w *World) faultReset() {
+	w.happened(FaultReset)
 	if w.faultRandom.chance(250_000) && len(w.net.pairs) > 0 {
 		w.disconnectPair(pick(w.faultRandom, w.net.pairs))
 		return
@@ -168,31 +140,13 @@ func (w *World) faultReset() {
 	c.conn.breakUp("reset", client, server)
 }
 
-// faultDisk makes a disk fail, or the power go, in the middle of what it does
-// next: not between two operations of the log, but within one.
-func (w *World) faultDisk() {
-	p := w.target()
-	if !p.up {
-		return
-	}
-	w.trace.add(w.now, "disk fault", uint64(p.index))
-	if w.faultRandom.chance(300_000) {
-		op := pick(w.faultRandom, []faultfs.Op{faultfs.Sync, faultfs.Write, faultfs.SyncDir, faultfs.Rename, faultfs.Create})
-		w.tell(p.name, "its disk will fail a %v", op)
-		p.fs.Fail(op, 1, errDisk)
-		return
-	}
-	n := w.faultRandom.skewed(0, 30)
-	w.tell(p.name, "its power will go after %d operations of the disk", n)
-	p.fs.StopAfter(int(n))
-}
-
 // faultHandOver stops the master in order, as SIGTERM does.
 func (w *World) faultHandOver() {
 	p := w.master()
 	if p == nil {
 		return
 	}
+	w.happened(FaultHandOver)
 	w.trace.add(w.now, "hand over", uint64(p.index))
 	w.tell(p.name, "is told to hand over and stop")
 	p.post(replica.HandOver{})
@@ -228,6 +182,7 @@ func (w *World) faultPartition() {
 			}
 		}
 	case 2: // one way, one replica: it hears nobody, or nobody hears it
+		w.happened(FaultOneWay)
 		a, deaf := w.target().index, s.chance(500_000)
 		for b := 0; b < w.plan.replicas; b++ {
 			if b != a && deaf {
@@ -272,6 +227,7 @@ func (w *World) faultDepose() {
 		return
 	}
 	s := w.faultRandom
+	w.happened(FaultStretched)
 	w.trace.add(w.now, "depose", uint64(m.index))
 	w.tell("net", "the way to %s becomes long", m.name)
 	for _, p := range w.replicas {
@@ -308,6 +264,7 @@ func (w *World) faultDepose() {
 
 func (w *World) cutLinks(kind int64, cuts [][2]int, d int64) {
 	w.counts.partitions++
+	w.happened(FaultPartition)
 	for _, c := range cuts {
 		w.net.cut[c[0]][c[1]]++
 	}
@@ -340,10 +297,7 @@ func (w *World) heal() {
 		for p.pauses > 0 {
 			p.resume()
 		}
-		p.fs.StopAfter(-1)
-		for _, op := range []faultfs.Op{faultfs.Sync, faultfs.Write, faultfs.SyncDir, faultfs.Rename, faultfs.Create} {
-			p.fs.Fail(op, 0, nil)
-		}
+		p.mendDisk()
 		if !p.up && p.refused == nil {
 			w.restartLater(p, w.faultRandom.below(200*millisecond))
 		}

@@ -92,6 +92,7 @@ func (w *World) seize(h *hold) {
 	if !w.faulty || !w.faultRandom.chance(w.plan.seizeHolder) {
 		return
 	}
+	w.happened(FaultHolderSeized)
 	wait, d := w.faultRandom.skewed(0, 300*millisecond), w.faultRandom.between(1500*millisecond, 6*second)
 	if w.faultRandom.chance(500_000) {
 		h.c.freezeAfter(wait, d)
@@ -117,6 +118,7 @@ func (c *client) freezeAfter(wait, d int64) {
 		if !w.faulty {
 			return
 		}
+		w.happened(FaultClientFrozen)
 		w.tell(c.name, "is frozen for %s", tellTime(d))
 		c.pause()
 		w.after(d, func() {

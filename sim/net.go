@@ -60,16 +60,19 @@ func (w *World) sendPeer(p *process, s replog.Send) {
 		switch {
 		case w.netRandom.chance(w.plan.drop):
 			copies = 0
+			w.happened(FaultLostMessage)
 		case w.netRandom.chance(w.plan.duplicate):
 			copies = 2
+			w.happened(FaultDoubledMessage)
 		}
 	}
 	if w.net.blocked(p.index, to.index) || cutOff {
 		copies = 0
 	}
 	w.traceSend(p, to, s.Message, copies)
+	boot := p.boot
 	for ; copies > 0; copies-- {
-		w.at(w.arrival(p, to, s.Bulk), func() { w.deliverPeer(p, to, data) })
+		w.at(w.arrival(p, to, s.Bulk), func() { w.deliverPeer(p, boot, to, data) })
 	}
 }
 
@@ -82,6 +85,7 @@ func (w *World) arrival(p, to *process, bulk bool) int64 {
 	if w.faulty && !w.plan.ordered {
 		if w.netRandom.chance(w.plan.late) {
 			at += w.netRandom.below(w.plan.lateMost)
+			w.happened(FaultLateMessage)
 		}
 		return at
 	}
@@ -95,10 +99,14 @@ func (w *World) arrival(p, to *process, bulk bool) int64 {
 }
 
 // deliverPeer: what was under way when the network was cut may arrive still,
-// much later, and make a master believe that it is heard.
-func (w *World) deliverPeer(p, to *process, data []byte) {
+// much later, and make a master believe that it is heard. So may what the sender
+// sent in an earlier life.
+func (w *World) deliverPeer(p *process, boot int, to *process, data []byte) {
 	if !to.up || !to.connected[p.index] {
 		return
+	}
+	if p.up && p.boot != boot {
+		w.happened(FaultOldBoot)
 	}
 	m := new(pb.PeerMessage)
 	if err := proto.Unmarshal(data, m); err != nil {

@@ -76,7 +76,7 @@ func TestStreamsAreApart(t *testing.T) {
 // that the named check notices.
 func failing(t *testing.T, check string, f func(w *World)) {
 	t.Helper()
-	w := newWorld(3)
+	w := newWorld(drawPlan(3))
 	w.now = 5 * second
 	f(w)
 	if w.failure == nil || w.failure.Check != check {
@@ -147,7 +147,7 @@ func TestRegistersAreChecked(t *testing.T) {
 		return &call{kind: opGet, path: "/r/0", start: start, end: end, read: &wirepb.ReadReply{Result: &wirepb.ReadReply_Node{
 			Node: &wirepb.NodeResult{Data: []byte{0, 0, 0, 0, 0, 0, 0, byte(token)}, Stat: &storepb.Stat{ContentGeneration: generation}}}}}
 	}
-	good := newWorld(3)
+	good := newWorld(drawPlan(3))
 	good.history.calls = []*call{put(1, 1, 2), put(2, 3, 9), get(1, 1, 4, 5), get(2, 2, 6, 7)}
 	good.history.checkLinearizable(time.Second)
 	if good.failure != nil {

@@ -13,6 +13,7 @@ const (
 // some of the faults: a fault that is always there hides what others would
 // show.
 type plan struct {
+	seed     uint64
 	replicas int
 	clients  int
 
@@ -34,10 +35,12 @@ type plan struct {
 
 	drifting bool
 
-	// Faults that come and go: mean time between two of a kind, 0 for never.
-	crashEvery, partitionEvery, pauseEvery, clientPauseEvery int64
-	clientCrashEvery, resetEvery, handoverEvery, diskEvery   int64
-	deposeEvery                                              int64
+	// Faults that come and go: mean time between two of a kind, 0 for never. They
+	// are only what planned was drawn from.
+	every   [plannedKinds]int64
+	planned []planned
+	// skipped operations of clients: they are drawn and not done.
+	skipped []opSpan
 	// Faults aimed at a moment, in ppm of those moments: a crash just after a
 	// promise or a vote has left.
 	crashAtPromise, crashAtVote int64
@@ -46,7 +49,8 @@ type plan struct {
 	crashInOpen                 int64 // ppm of the starts at which the power goes again
 	cutAtAccept                 int64 // ppm of the accepts in whose middle a leader is cut off
 	seizeHolder                 int64 // ppm of the grants at which the holder is frozen or cut off at some time
-	powerCut                    bool  // now and then all crash at once
+	powerCut                    bool  // now and then the power of all machines goes at once
+	wiping                      bool  // what spoils a disk may empty it
 
 	// Log and snapshots.
 	snapshotSlots int
@@ -72,8 +76,9 @@ type workload struct {
 
 // drawPlan draws a run's plan. The weights are chosen so that every fault is
 // in a good part of the runs, alone in some.
-func drawPlan(s *stream) plan {
-	var p plan
+func drawPlan(seed uint64) plan {
+	s := newStream(seed, 6)
+	p := plan{seed: seed}
 	switch n := s.below(100); {
 	case n < 12:
 		p.replicas = 1
@@ -97,7 +102,31 @@ func drawPlan(s *stream) plan {
 	p.segmentBytes = pick(s, []int64{64 << 10, 256 << 10, 1 << 20})
 	p.restartAtEnd = s.chance(400_000)
 	p.load = drawWorkload(s)
+	p.drawDiskFaults(s)
+	p.planned = p.drawPlanned()
 	return p
+}
+
+// drawDiskFaults draws what happens to disks besides crashes.
+func (p *plan) drawDiskFaults(s *stream) {
+	if s.chance(250_000) {
+		p.every[planSlowDisk] = s.between(1500, 7000) * millisecond
+	}
+	if s.chance(200_000) {
+		p.every[planFullDisk] = s.between(2000, 8000) * millisecond
+	}
+	if s.chance(300_000) {
+		p.every[planSpoil] = s.between(1500, 9000) * millisecond
+		p.wiping = s.chance(300_000)
+	}
+	if s.chance(100_000) {
+		p.every[planSecond] = s.between(2000, 9000) * millisecond
+	}
+	if s.chance(300_000) {
+		// A small log, and replicas that miss more than it keeps.
+		p.snapshotSlots, p.trailSlots, p.segmentBytes = int(s.between(8, 30)), int(s.between(1, 5)), 16<<10
+		p.longDown = p.longDown || s.chance(500_000)
+	}
 }
 
 func (p *plan) drawNetworkFaults(s *stream) {
@@ -113,10 +142,10 @@ func (p *plan) drawNetworkFaults(s *stream) {
 		p.lateMost = pick(s, []int64{20, 300, 1500, 4000}) * millisecond
 	}
 	if s.chance(500_000) {
-		p.partitionEvery = s.between(1500, 8000) * millisecond
+		p.every[planPartition] = s.between(1500, 8000) * millisecond
 	}
 	if s.chance(350_000) {
-		p.resetEvery = s.between(200, 5000) * millisecond
+		p.every[planReset] = s.between(200, 5000) * millisecond
 	}
 }
 
@@ -128,7 +157,7 @@ func (p *plan) drawProcessFaults(s *stream) {
 		p.slowMost = pick(s, []int64{50, 600, 3000}) * millisecond
 	}
 	if s.chance(550_000) {
-		p.crashEvery = s.between(700, 8000) * millisecond
+		p.every[planCrash] = s.between(700, 8000) * millisecond
 	}
 	if s.chance(350_000) {
 		p.crashAtPromise = pick(s, []int64{100_000, 400_000, 800_000})
@@ -140,13 +169,13 @@ func (p *plan) drawProcessFaults(s *stream) {
 		p.crashInOpen = 250_000
 	}
 	if s.chance(250_000) {
-		p.diskEvery = s.between(800, 6000) * millisecond
+		p.every[planDisk] = s.between(800, 6000) * millisecond
 	}
 	if s.chance(300_000) {
 		p.seizeHolder = pick(s, []int64{20_000, 150_000})
 	}
 	if s.chance(250_000) {
-		p.deposeEvery = s.between(2000, 6000) * millisecond
+		p.every[planDepose] = s.between(2000, 6000) * millisecond
 	}
 	p.quickRestart = s.chance(500_000)
 	if s.chance(250_000) {
@@ -155,16 +184,16 @@ func (p *plan) drawProcessFaults(s *stream) {
 	p.longDown = s.chance(200_000)
 	p.powerCut = s.chance(150_000)
 	if s.chance(400_000) {
-		p.pauseEvery = s.between(600, 6000) * millisecond
+		p.every[planPause] = s.between(600, 6000) * millisecond
 	}
 	if s.chance(350_000) {
-		p.clientPauseEvery = s.between(1500, 8000) * millisecond
+		p.every[planClientPause] = s.between(1500, 8000) * millisecond
 	}
 	if s.chance(400_000) {
-		p.clientCrashEvery = s.between(1500, 9000) * millisecond
+		p.every[planClientCrash] = s.between(1500, 9000) * millisecond
 	}
 	if s.chance(200_000) {
-		p.handoverEvery = s.between(2000, 9000) * millisecond
+		p.every[planHandOver] = s.between(2000, 9000) * millisecond
 	}
 }
 

@@ -3,7 +3,6 @@ package sim
 import (
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"time"
 
 	"github.com/seed70370324/lockd/lockd/replica"
@@ -48,13 +47,19 @@ type process struct {
 	lastTick  time.Duration
 	frozen    []func() // ends of disk work that came during a pause
 	torn      bool     // what is on the disk may be doubtful
+	spoiled   bool     // the disk has rotted
+	emptied   bool     // the disk was exchanged for an empty one
 	powerGone bool     // the next crash takes the power too
-	disk      disk
-	connected []bool // by index: the connection to that replica stands
-	conns     map[replica.ConnID]*conn
-	connOrder []*conn // the same, by age
-	said      said
-	applied   paxos.Slot
+	full      bool     // nothing more fits on the disk
+	// pageCacheLies: a flush has failed and only the process has ended: what was
+	// not flushed is still seen and will never be durable.
+	pageCacheLies bool
+	disk          disk
+	connected     []bool // by index: the connection to that replica stands
+	conns         map[replica.ConnID]*conn
+	connOrder     []*conn // the same, by age
+	said          said
+	applied       paxos.Slot
 }
 
 func (p *process) now() time.Duration { return p.clock.read(p.w.now) }
@@ -78,7 +83,7 @@ func (p *process) start() {
 	p.mailbox, p.looping, p.frozen, p.lastTick = nil, false, nil, p.now()
 	p.connected = make([]bool, len(w.replicas))
 	p.conns, p.connOrder = map[replica.ConnID]*conn{}, nil
-	p.disk = disk{p: p}
+	p.disk = disk{p: p, hung: p.disk.hung, slow: p.disk.slow}
 	if w.faulty && w.faultRandom.chance(w.plan.crashInOpen) {
 		p.fs.StopAfter(int(w.faultRandom.below(12)))
 	}
@@ -91,7 +96,9 @@ func (p *process) start() {
 		return
 	}
 	p.opened, p.storage, p.identity = opened, opened.Storage, opened.Identity.GetCellIdentity()
-	p.checkRemembers(opened)
+	if !p.emptied {
+		p.checkRemembers(opened)
+	}
 	p.applied = opened.Paxos.Applied
 	if s, ok := opened.State.(*store.Store); ok {
 		w.history.checkState(p, p.applied, s)
@@ -102,6 +109,10 @@ func (p *process) start() {
 		for _, note := range opened.Notes {
 			w.tell(p.name, "  %s", note)
 		}
+	}
+	if p.pageCacheLies {
+		p.pageCacheLies = false
+		w.happened(FaultPageCacheLies)
 	}
 	p.up, p.torn = true, false
 	rep, err := replica.New(p.options(), opened)
@@ -115,26 +126,54 @@ func (p *process) start() {
 }
 
 // refuse handles data that the log will not open. It is right to refuse when a
-// crash may have left doubtful bytes; the run sees to it that a majority is
-// spared, and demands of the others only that they say what is wrong.
+// crash may have left doubtful bytes or the disk has rotted; the run sees to it
+// that a majority is spared, and demands of the others only that they say what
+// is wrong.
 func (p *process) refuse(err error) {
 	w := p.w
-	if isDiskFault(err) {
-		w.tell(p.name, "the power goes while it starts")
-		p.powerGone = true
+	var damaged *replog.DamagedError
+	switch {
+	case isDiskFault(err):
+		w.tell(p.name, "its disk fails while it starts: %v", err)
+		p.powerGone = p.powerGone || !errors.Is(err, faultfs.ErrNoSpace)
 		p.crashDisk()
 		w.restartLater(p, w.downTime())
 		return
-	}
-	var damaged *replog.DamagedError
-	if !errors.As(err, &damaged) || !w.plan.tearing {
+	case !errors.As(err, &damaged) || !(p.torn || p.spoiled):
 		w.fail("start", "%s cannot open its own data: %v", p.name, err)
 		return
+	case damaged.Doubtful:
+		w.happened(FaultRefusedDoubtful)
+	default:
+		w.happened(FaultRefusedDamaged)
 	}
+	p.out(err)
+}
+
+// out takes down that a replica has refused its data, for good.
+func (p *process) out(err error) {
+	w := p.w
 	p.refused = err
 	w.counts.refused++
 	w.trace.add(w.now, "refused", uint64(p.index))
 	w.tell(p.name, "refuses to start: %v", err)
+}
+
+// spent counts the replicas that are out, or may be found to be at their next
+// start: never more than a majority can do without.
+func (w *World) spent() int {
+	n := 0
+	for _, p := range w.replicas {
+		if p.torn || p.spoiled || p.emptied || p.refused != nil {
+			n++
+		}
+	}
+	return n
+}
+
+// expendable reports whether the cell can do without this replica, too.
+func (w *World) expendable(p *process) bool {
+	return !p.torn && !p.spoiled && !p.emptied && p.refused == nil && w.spent() < (len(w.replicas)-1)/2
 }
 
 func (p *process) options() replica.Options {
@@ -217,6 +256,10 @@ func (p *process) perform(e replica.Effects) {
 	w := p.w
 	p.tellEffects(&e)
 	if e.Log.Fatal != nil {
+		if p.emptied {
+			p.refusedAsEmptied(e.Log.Fatal)
+			return
+		}
 		w.fail("fatal", "%s stops itself: %v", p.name, e.Log.Fatal)
 		return
 	}
@@ -296,33 +339,3 @@ func (p *process) resume() {
 }
 
 var _ replica.API = (*replica.Replica)(nil)
-
-// crashDisk is what the end of a process does to its disk. If only the process
-// died, all that it wrote is there. If the power went, what was not flushed is
-// lost; where the plan has tearing, some first part of it may be there, or any
-// part of it. The last may leave a replica in doubt of what it has said, and
-// then it rightly refuses to start: so only as many disks are torn like that as
-// a majority can do without.
-func (p *process) crashDisk() {
-	w := p.w
-	torn := 0
-	for _, q := range w.replicas {
-		if q.torn {
-			torn++
-		}
-	}
-	rng := rand.New(w.diskRandom.pcg)
-	power := p.powerGone
-	p.powerGone = false
-	switch kind := w.diskRandom.below(10); {
-	case kind < 2 && !power:
-		p.fs = p.fs.Kill()
-	case kind < 5 || !w.plan.tearing:
-		p.fs = p.fs.CrashLost()
-	case kind < 7 || torn >= (len(w.replicas)-1)/2:
-		p.fs = p.fs.CrashOrdered(rng)
-	default:
-		p.torn = true
-		p.fs = p.fs.Crash(rng)
-	}
-}

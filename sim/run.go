@@ -25,12 +25,13 @@ type Report struct {
 	Failure   *Failure      // nil: passed
 	Undecided int           // paths whose linearizability was not decided in time
 	Summary   string        // one line of numbers
+	Faults    FaultCounts   // what went wrong, and how often
 }
 
 // Run runs one seed. It needs nothing but its options, so that many may run at
 // once.
 func Run(o Options) Report {
-	w := newWorld(o.Seed)
+	w := newWorld(drawPlan(o.Seed))
 	w.story.out = o.Story
 	if o.Search == 0 {
 		o.Search = 300 * time.Millisecond
@@ -40,7 +41,7 @@ func Run(o Options) Report {
 		w.history.checkLinearizable(o.Search)
 	}
 	r := Report{Seed: o.Seed, Trace: w.trace.hash, Events: w.trace.events, Simulated: nanos(w.now),
-		Failure: w.failure, Undecided: w.undecided, Summary: w.summary()}
+		Failure: w.failure, Undecided: w.undecided, Summary: w.summary(), Faults: w.faults}
 	if w.telling() {
 		w.tell("end", "%s", r.Summary)
 	}
@@ -67,9 +68,11 @@ func (w *World) tellPlan() {
 		tellTime(p.latencyLo), tellTime(p.latencyHi), p.drop, p.duplicate, p.late, tellTime(p.lateMost))
 	w.tell("plan", "disks %s to %s, slow %d ppm by up to %s, tearing %v; clocks drift %v",
 		tellTime(p.flushLo), tellTime(p.flushHi), p.slowFlush, tellTime(p.slowMost), p.tearing, p.drifting)
-	w.tell("plan", "every: crash %s, partition %s, pause %s, client pause %s, client crash %s, reset %s, handover %s",
-		tellTime(p.crashEvery), tellTime(p.partitionEvery), tellTime(p.pauseEvery), tellTime(p.clientPauseEvery),
-		tellTime(p.clientCrashEvery), tellTime(p.resetEvery), tellTime(p.handoverEvery))
+	for k, every := range p.every {
+		if every > 0 {
+			w.tell("plan", "%v every %s or so", plannedKind(k), tellTime(every))
+		}
+	}
 	w.tell("plan", "crash after a promise %d ppm, after a vote %d ppm, quick restart %v; snapshot every %d slots",
 		p.crashAtPromise, p.crashAtVote, p.quickRestart, p.snapshotSlots)
 }

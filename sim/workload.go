@@ -72,13 +72,18 @@ func nanos(n int64) time.Duration { return time.Duration(n) }
 // think plans the application's next call.
 func (c *client) think(life int) {
 	w := c.w
-	c.later(w.workRandom.skewed(1, 4*w.plan.load.think), func() {
+	c.later(c.random.skewed(1, 4*w.plan.load.think), func() {
 		if c.life != life || w.winding {
 			return
 		}
-		if len(c.open) < w.plan.load.outstanding && !c.ending &&
-			(c.state == machine.Live || c.state == machine.Jeopardy || w.workRandom.chance(100_000)) {
+		c.ops++
+		own := newStream(w.seed, 1<<40|uint64(c.index)<<24|uint64(c.ops))
+		if len(c.open) < w.plan.load.outstanding && !c.ending && !w.plan.skips(c.index-len(w.replicas)+1, c.ops) &&
+			(c.state == machine.Live || c.state == machine.Jeopardy || own.chance(100_000)) {
+			shared := w.workRandom
+			w.workRandom = own
 			c.act()
+			w.workRandom = shared
 		}
 		if c.m != nil {
 			c.think(life)

@@ -38,6 +38,7 @@ type World struct {
 	story   story
 	failure *Failure
 	counts  counts
+	faults  FaultCounts
 }
 
 // counts say how much of everything a run had: a check that never had anything
@@ -74,11 +75,11 @@ func (w *World) at(at int64, do func()) { w.queue.push(max(at, w.now), do) }
 
 func (w *World) after(d int64, do func()) { w.queue.push(w.now+d, do) }
 
-func newWorld(seed uint64) *World {
-	w := &World{seed: seed, byNonce: map[string]owner{}, opened: map[owner][]*session{}, held: map[string][]*hold{}, guards: map[string]*guard{}}
+func newWorld(p plan) *World {
+	seed := p.seed
+	w := &World{seed: seed, plan: p, byNonce: map[string]owner{}, opened: map[owner][]*session{}, held: map[string][]*hold{}, guards: map[string]*guard{}}
 	w.netRandom, w.diskRandom = newStream(seed, 1), newStream(seed, 2)
 	w.clockRandom, w.faultRandom, w.workRandom = newStream(seed, 3), newStream(seed, 4), newStream(seed, 5)
-	w.plan = drawPlan(newStream(seed, 6))
 	w.trace.hash = seed
 	w.history = newHistory(w)
 	w.net = newNetwork(w.plan.replicas + w.plan.clients)
@@ -88,7 +89,8 @@ func newWorld(seed uint64) *World {
 		w.replicas = append(w.replicas, p)
 	}
 	for i := 0; i < w.plan.clients; i++ {
-		c := &client{w: w, index: w.plan.replicas + i, name: fmt.Sprintf("c%d", i+1), clock: w.drawClock()}
+		c := &client{w: w, index: w.plan.replicas + i, name: fmt.Sprintf("c%d", i+1), clock: w.drawClock(),
+			random: newStream(seed, 1000+uint64(i))}
 		w.clients = append(w.clients, c)
 	}
 	return w

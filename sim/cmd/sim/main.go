@@ -163,6 +163,7 @@ func report(r sim.Result, o options) {
 	cores := r.Elapsed.Seconds() * float64(r.Workers)
 	fmt.Printf("simulated %v in %v of real time; %.0f simulated seconds a core-second; %d seeds run twice; %d searches undecided\n",
 		r.Simulated.Round(time.Second), r.Elapsed.Round(100*time.Millisecond), r.Simulated.Seconds()/max(cores, 0.001), r.Twice, r.Undecided)
+	fmt.Printf("faults: %v\n", &r.Faults)
 	if r.First != nil {
 		tags, planted := "", ""
 		if o.plant != "" {
