@@ -20,6 +20,8 @@ type disk struct {
 	beside []func() // received pieces of a snapshot, in order
 	moving bool
 
+	flushing bool // records are written, and their flush is under way
+
 	hung  bool     // nothing ends
 	stuck []func() // what would have ended meanwhile
 	slow  int64    // everything takes up to that much longer
@@ -114,7 +116,9 @@ func (d *disk) next() {
 	if !d.must("append", d.p.storage.Append(records)) {
 		return
 	}
+	d.flushing = true
 	d.later(d.latency(), func() {
+		d.flushing = false
 		if d.must("flush", d.p.storage.Sync()) {
 			d.flushDone(batch)
 		}
@@ -283,8 +287,8 @@ func (d *disk) bearable(what string, err error) bool {
 // tried again.
 func (d *disk) checkStopped(what string, err error) {
 	p := d.p
-	if what == "read the log" {
-		return
+	if what == "read the log" || errors.Is(err, faultfs.ErrStopped) {
+		return // no failure of the log itself; or the whole machine is gone
 	}
 	before := p.fs.Ops()
 	again := p.storage.Sync()
@@ -304,5 +308,13 @@ func isDiskFault(err error) bool {
 // crash loses what was not flushed.
 func (d *disk) crash() {
 	d.queue, d.beside, d.stuck = nil, nil, nil
+	if d.flushing && d.p.w.diskRandom.chance(700_000) {
+		// The mark is written already; the flush of both does not end.
+		d.p.fs.StopAfter(1)
+		if err := d.p.storage.Sync(); err == nil {
+			d.p.w.fail("simulator", "%s: a flush that was to be interrupted has ended", d.p.name)
+		}
+	}
+	d.flushing = false
 	d.p.crashDisk()
 }

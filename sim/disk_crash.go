@@ -34,7 +34,7 @@ func (p *process) crashDisk() {
 		}
 		p.tear(unsynced)
 		p.fs = p.fs.CrashOrdered(rand.New(w.diskRandom.pcg))
-	case kind < 8:
+	case kind < 9:
 		w.happened(FaultPowerCut)
 		p.torn = true
 		p.keepOnly(FaultMarkAlone, unsynced, func(offset int64) bool { return offset < marksEnd })

@@ -122,10 +122,11 @@ func (p *plan) drawDiskFaults(s *stream) {
 	if s.chance(100_000) {
 		p.every[planSecond] = s.between(2000, 9000) * millisecond
 	}
-	if s.chance(300_000) {
+	if s.chance(200_000) {
 		// A small log, and replicas that miss more than it keeps.
-		p.snapshotSlots, p.trailSlots, p.segmentBytes = int(s.between(8, 30)), int(s.between(1, 5)), 16<<10
-		p.longDown = p.longDown || s.chance(500_000)
+		p.snapshotSlots, p.trailSlots, p.segmentBytes = int(s.between(12, 40)), int(s.between(1, 5)), 16<<10
+		p.load.valueBytes = pick(s, []int64{1000, 3000})
+		p.longDown = p.longDown || s.chance(700_000)
 	}
 }
 
