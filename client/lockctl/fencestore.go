@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"strconv"
 	"strings"
 	"sync"
 )
@@ -64,8 +65,8 @@ func (s *fenceStore) serve(c net.Conn) {
 // write is the whole rule: never below the largest fence.
 func (s *fenceStore) write(line string) string {
 	number, text, _ := strings.Cut(line, " ")
-	var fence uint64
-	if _, err := fmt.Sscanf(number, "%d", &fence); err != nil {
+	fence, err := strconv.ParseUint(number, 10, 64)
+	if err != nil {
 		return "error: no fence"
 	}
 	s.mu.Lock()

@@ -9,6 +9,7 @@ import (
 	"net"
 	"os"
 	"os/signal"
+	"strconv"
 	"strings"
 	"syscall"
 	"time"
@@ -210,8 +211,12 @@ func (a *app) addresses() ([]string, error) {
 		if s = strings.TrimSpace(s); s == "" {
 			continue
 		}
-		if host, port, err := net.SplitHostPort(s); err != nil || host == "" || port == "" {
+		host, port, err := net.SplitHostPort(s)
+		if err != nil || host == "" || port == "" {
 			return nil, usagef("endpoint %q is not HOST:PORT", s)
+		}
+		if n, err := strconv.ParseUint(port, 10, 16); err != nil || n == 0 {
+			return nil, usagef("endpoint %q: its port must be a number between 1 and 65535", s)
 		}
 		out = append(out, s)
 	}

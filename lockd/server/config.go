@@ -156,7 +156,8 @@ func splitAddress(address string) (host string, port int, err error) {
 		return "", 0, fmt.Errorf("%q is not host:port", address)
 	}
 	port, err = strconv.Atoi(text)
-	if err != nil || port < 0 || port > 65535 {
+	// One way to write a number, so that the same address is the same text.
+	if err != nil || port < 0 || port > 65535 || strconv.Itoa(port) != text {
 		return "", 0, fmt.Errorf("%q has no port number between 0 and 65535", address)
 	}
 	return host, port, nil
