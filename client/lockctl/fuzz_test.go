@@ -75,6 +75,7 @@ func FuzzLockTimes(f *testing.F) {
 	fuzzing.Seed(f, "no-delay", int64(2*time.Second), int64(0), int64(time.Second), int64(0))
 	fuzzing.Seed(f, "too-long", int64(2*time.Second), int64(0), int64(5*time.Second), int64(0))
 	fuzzing.Seed(f, "extreme", int64(1<<63-1), int64(-1<<63), int64(1<<63-1), int64(-1<<63))
+	fuzzing.Seed(f, "stop-for-ever", int64(12*time.Second), int64(15*time.Second), int64(1<<63-1), int64(-1))
 	f.Fuzz(func(t *testing.T, lease, delay, stop, wait int64) {
 		fl := lockFlags{lease: time.Duration(lease), delay: time.Duration(delay), stop: time.Duration(stop), wait: time.Duration(wait)}
 		if err := fl.check(); err != nil {
@@ -83,7 +84,7 @@ func FuzzLockTimes(f *testing.F) {
 			}
 			return
 		}
-		if fl.lease <= 0 || fl.delay < 0 || fl.stop <= 0 || fl.stop+killMargin >= fl.delay+2*fl.lease/3 {
+		if fl.lease <= 0 || fl.delay < 0 || fl.stop <= 0 || fl.stop >= fl.delay+2*fl.lease/3-killMargin(fl.delay+2*fl.lease/3) {
 			t.Fatalf("%+v is taken", fl)
 		}
 	})

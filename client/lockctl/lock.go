@@ -6,7 +6,9 @@ import (
 	"fmt"
 	"os"
 	"os/signal"
+	"strconv"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -26,8 +28,9 @@ const (
 )
 
 // killMargin is the part of the stopping time that is kept for KILL to do its
-// work.
-const killMargin = 250 * time.Millisecond
+// work on a machine that is busy: limit is how long lease and lock-delay allow
+// the whole to take.
+func killMargin(limit time.Duration) time.Duration { return 250*time.Millisecond + limit/16 }
 
 type lockFlags struct {
 	shared, try bool
@@ -37,6 +40,7 @@ type lockFlags struct {
 	stop        time.Duration
 	quiet       bool
 	name        string
+	statusFD    int
 }
 
 func (a *app) lockCmd() *cobra.Command {
@@ -51,10 +55,11 @@ CMD runs in a process group of its own, in the terminal's foreground if there
 is one, with LOCKD_FENCE (the number to send along with every write),
 LOCKD_SEQUENCER and LOCKD_LOCK (the path) in its environment. Signals are passed
 on to it. If the lock is being lost, the group gets TERM early enough, and KILL
---stop later, so that it is gone before anybody else can be granted the lock.
+--stop later, so that it is gone before anybody else can be granted the lock. A
+watchdog process does that if lockctl itself is killed or frozen.
 
-A frozen machine or process is caught only by its fence: let what CMD writes to
-refuse a fence smaller than the largest it has seen.
+A frozen machine is caught only by its fence: let what CMD writes to refuse a
+fence smaller than the largest it has seen.
 
 Exit code: that of CMD (128+N after signal N, 127 not found, 126 not
 executable); 110 lock not acquired, 111 lock lost, 112 service unavailable,
@@ -82,7 +87,21 @@ executable); 110 lock not acquired, 111 lock lost, 112 service unavailable,
 			if err := fl.check(); err != nil {
 				return err
 			}
-			return a.lock(fl, args[0], guarded(args))
+			var status *statusLines
+			if cmd.Flags().Changed("status-fd") {
+				var err error
+				if status, err = openStatus(fl.statusFD); err != nil {
+					return err
+				}
+			}
+			err := a.lock(fl, status, args[0], guarded(args))
+			code := 0
+			if err != nil {
+				code = lockExitCode(err)
+			}
+			status.event("exit", "code", strconv.Itoa(code))
+			status.close()
+			return err
 		},
 	}
 	f := c.Flags()
@@ -95,6 +114,7 @@ executable); 110 lock not acquired, 111 lock lost, 112 service unavailable,
 	f.DurationVar(&fl.stop, "stop", 0, "time between TERM and KILL if the lock is being lost (default: as much as lease and lock-delay allow, 3s at most)")
 	f.BoolVarP(&fl.quiet, "quiet", "q", false, "do not say who holds the lock while waiting")
 	f.StringVar(&fl.name, "name", "", "name shown to others (default: CMD)")
+	f.IntVar(&fl.statusFD, "status-fd", 0, "write a line for each event (waiting, granted, lost, ...) to this open descriptor")
 	return c
 }
 
@@ -121,17 +141,20 @@ func (fl *lockFlags) check() error {
 		return usagef("--stop %v: must not be negative", fl.stop)
 	}
 	limit := fl.delay + 2*fl.lease/3
+	margin := killMargin(limit)
 	if fl.stop == 0 {
-		fl.stop = min(3*time.Second, limit/4)
+		fl.stop = min(3*time.Second, limit/4).Truncate(time.Millisecond)
 	}
-	if fl.stop+killMargin >= limit {
-		return usagef("--stop %v: must be less than %v (lock-delay + 2/3 of the lease - %v)", fl.stop, limit-killMargin, killMargin)
+	if fl.stop >= limit-margin {
+		return usagef("--stop %v: must be less than %v (lock-delay + 2/3 of the lease, less %v)",
+			fl.stop, (limit - margin).Truncate(time.Millisecond), margin.Round(time.Millisecond))
 	}
 	return nil
 }
 
 func (fl *lockFlags) options(onWait func(*client.HeldError)) []client.LockOption {
-	options := []client.LockOption{client.LockDelay(fl.delay), client.Stop(fl.stop + killMargin)}
+	margin := killMargin(fl.delay + 2*fl.lease/3)
+	options := []client.LockOption{client.LockDelay(fl.delay), client.Stop(fl.stop + margin)}
 	if fl.shared {
 		options = append(options, client.Shared())
 	}
@@ -140,14 +163,11 @@ func (fl *lockFlags) options(onWait func(*client.HeldError)) []client.LockOption
 	} else if fl.wait >= 0 {
 		options = append(options, client.Wait(fl.wait))
 	}
-	if !fl.quiet {
-		options = append(options, client.OnWait(onWait))
-	}
-	return options
+	return append(options, client.OnWait(onWait))
 }
 
 // lock holds path while args run.
-func (a *app) lock(fl lockFlags, path string, args []string) error {
+func (a *app) lock(fl lockFlags, status *statusLines, path string, args []string) error {
 	addresses, err := a.addresses()
 	if err != nil {
 		return err
@@ -156,25 +176,47 @@ func (a *app) lock(fl lockFlags, path string, args []string) error {
 	if name == "" {
 		name = args[0]
 	}
-	// Until the command runs, a signal ends the wait; then they are passed on.
-	waiting, stop := signalContext(syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGQUIT)
+	// A reader of our messages that goes away must not take us with it.
+	pipe := make(chan os.Signal, 1)
+	signal.Notify(pipe, syscall.SIGPIPE)
+	defer signal.Stop(pipe)
+	// Until the command runs, a signal ends the wait; then they are passed on. One
+	// channel takes them from beginning to end, so that none is lost in between.
+	signals := make(chan os.Signal, 16)
+	signal.Notify(signals, syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGQUIT)
+	defer signal.Stop(signals)
+	waiting, stop := untilSignal(signals)
 	defer stop()
-	s, err := client.Dial(waiting, addresses, append(a.options(name), client.WithLease(fl.lease))...)
+	options := append(a.options(name), client.WithLease(fl.lease), client.WithStateHandler(status.state()))
+	s, err := client.Dial(waiting, addresses, options...)
 	if err != nil {
 		return signalOr(waiting, fmt.Errorf("lock %s: %w", path, err))
 	}
-	l, err := s.Lock(waiting, path, fl.options(func(h *client.HeldError) { sayWaiting(path, h) })...)
+	l, err := s.Lock(waiting, path, fl.options(func(h *client.HeldError) {
+		status.event("waiting", "place", strconv.Itoa(h.Position), "path", path)
+		if !fl.quiet {
+			sayWaiting(path, h)
+		}
+	})...)
 	if err != nil {
 		cerr := s.Close()
 		return signalOr(waiting, errors.Join(err, cerr))
 	}
 	stop()
-	return a.underLock(s, l, fl, args)
+	status.event("granted", "fence", strconv.FormatUint(l.Fence(), 10), "path", l.Path())
+	if err := signalOr(waiting, nil); err != nil {
+		// It came together with the grant.
+		_, rerr := a.giveBack(s, l, status)
+		return errors.Join(err, rerr)
+	}
+	return a.underLock(s, l, fl, status, signals, args)
 }
 
 // underLock runs the command, gives the lock back when it is gone, and
 // chooses the exit code.
-func (a *app) underLock(s *client.Session, l *client.Lock, fl lockFlags, args []string) error {
+func (a *app) underLock(s *client.Session, l *client.Lock, fl lockFlags, status *statusLines, signals chan os.Signal, args []string) error {
+	started := false
+	var told atomic.Bool
 	res, runErr := child.Run(l.Context(), child.Options{
 		Args: args,
 		Env: []string{
@@ -182,35 +224,106 @@ func (a *app) underLock(s *client.Session, l *client.Lock, fl lockFlags, args []
 			"LOCKD_SEQUENCER=" + l.Sequencer(),
 			"LOCKD_LOCK=" + l.Path(),
 		},
-		Kill: fl.stop,
+		Lock:     l.Path(),
+		Kill:     fl.stop,
+		Deadline: l.BootDeadline,
+		Signals:  signals,
+		Started: func(pid int) {
+			started = true
+			status.event("started", "pid", strconv.Itoa(pid))
+		},
+		Suspended: func(on bool) {
+			if on {
+				status.event("suspended")
+			} else {
+				status.event("resumed")
+			}
+		},
 		Stopping: func(cause error) {
+			told.Store(true)
+			status.event(stopEvent(cause), "reason", cause.Error())
 			fmt.Fprintf(os.Stderr, "lockctl: lock %s: %v: stopping the command (TERM, KILL after %v)\n", l.Path(), cause, fl.stop)
 		},
 	})
-	ctx, cancel := context.WithTimeout(context.Background(), a.timeout)
-	defer cancel()
-	relErr := l.Release(ctx)
-	closeErr := s.Close()
+	if res.Stopped && !told.Load() {
+		status.event(stopEvent(res.Cause), "reason", res.Cause.Error())
+	}
+	if started {
+		status.event("ended", "code", strconv.Itoa(res.Code))
+	}
+	if res.Left {
+		// Not released: closing the session lets the service wait as for a dead
+		// holder.
+		fmt.Fprintf(os.Stderr, "lockctl: lock %s: a process of the command cannot be killed: the lock goes on to others only after lease and lock-delay\n", l.Path())
+		return &exitError{codeLost, errors.Join(res.Cause, s.Close())}
+	}
+	lost, relErr := a.giveBack(s, l, status)
 	var start *child.StartError
 	switch {
 	case errors.As(runErr, &start):
 		return &exitError{start.Code, runErr}
+	case errors.Is(runErr, child.ErrUnguarded):
+		return &exitError{codeNotAcquired, fmt.Errorf("lock %s: the command was not started: %w", l.Path(), runErr)}
 	case runErr != nil:
 		return runErr
-	case res.Stopped || errors.Is(relErr, client.ErrLost) || errors.Is(relErr, client.ErrExpired):
+	case errors.Is(res.Cause, child.ErrUnguarded) && !lost:
+		return &exitError{codeLost, fmt.Errorf("lock %s was given back, the command stopped (it ended with %d): %w", l.Path(), res.Code, res.Cause)}
+	case res.Stopped || lost:
 		// The command may have done its last work without the lock: its own
 		// exit code would hide that.
 		return &exitError{codeLost, fmt.Errorf("lock %s was lost while the command ran (it ended with %d)", l.Path(), res.Code)}
 	}
-	if err := errors.Join(relErr, closeErr); err != nil {
+	if relErr != nil {
 		// The command did its work under the lock; that the release could not
 		// be confirmed delays others, and is not the command's failure.
-		fmt.Fprintf(os.Stderr, "lockctl: lock %s: release not confirmed, it goes on to others after lease and lock-delay: %v\n", l.Path(), err)
+		fmt.Fprintf(os.Stderr, "lockctl: lock %s: release not confirmed, it goes on to others after lease and lock-delay: %v\n", l.Path(), relErr)
 	}
 	if res.Code != 0 {
 		return &exitError{res.Code, nil}
 	}
 	return nil
+}
+
+// stopEvent tells a lock that was lost from one that is given up for want of a
+// watchdog.
+func stopEvent(cause error) string {
+	if errors.Is(cause, child.ErrUnguarded) {
+		return "unguarded"
+	}
+	return "lost"
+}
+
+// giveBack releases the lock and ends the session. lost: the lock had been lost
+// before.
+func (a *app) giveBack(s *client.Session, l *client.Lock, status *statusLines) (lost bool, err error) {
+	ctx, cancel := context.WithTimeout(context.Background(), a.timeout)
+	defer cancel()
+	err = l.Release(ctx)
+	lost = errors.Is(err, client.ErrLost) || errors.Is(err, client.ErrExpired)
+	switch {
+	case err == nil:
+		status.event("released")
+	case lost:
+		err = nil
+	default:
+		status.event("unreleased", "reason", err.Error())
+	}
+	return lost, errors.Join(err, s.Close())
+}
+
+// state tells of the session's jeopardy, and of its end.
+func (s *statusLines) state() func(client.State) {
+	jeopardy := false
+	return func(st client.State) {
+		switch {
+		case st == client.Jeopardy:
+			jeopardy = true
+			s.event("jeopardy")
+		case st == client.Live && jeopardy:
+			jeopardy = false
+			s.event("safe")
+		}
+	}
 }
 
 func sayWaiting(path string, h *client.HeldError) {
@@ -229,22 +342,20 @@ type signalError struct{ sig syscall.Signal }
 
 func (e *signalError) Error() string { return fmt.Sprintf("given up after %v", e.sig) }
 
-// signalContext ends with a *signalError as its cause when one of sigs comes.
-func signalContext(sigs ...os.Signal) (context.Context, func()) {
+// untilSignal returns a context that ends with a *signalError as its cause when
+// a signal comes. Once stop has returned, signals stay in the channel.
+func untilSignal(signals <-chan os.Signal) (ctx context.Context, stop func()) {
 	ctx, cancel := context.WithCancelCause(context.Background())
-	ch := make(chan os.Signal, 1)
-	signal.Notify(ch, sigs...)
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
 		select {
-		case s := <-ch:
+		case s := <-signals:
 			cancel(&signalError{s.(syscall.Signal)})
 		case <-ctx.Done():
 		}
 	}()
 	return ctx, func() {
-		signal.Stop(ch)
 		cancel(nil)
 		<-done
 	}

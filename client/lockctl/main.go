@@ -17,6 +17,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/seed70370324/lockd/client"
+	"github.com/seed70370324/lockd/client/lockctl/child"
 	"github.com/seed70370324/lockd/internal/version"
 )
 
@@ -69,6 +70,7 @@ type app struct {
 }
 
 func main() {
+	child.Main(os.Args[1:]) // lock starts this program again, as watchdog and gate
 	os.Exit(run(os.Args[1:]))
 }
 

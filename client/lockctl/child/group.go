@@ -1,45 +1,69 @@
 package child
 
 import (
+	"errors"
 	"fmt"
 	"os"
-	"os/exec"
-	"os/signal"
 	"syscall"
+	"time"
 
-	"golang.org/x/sys/unix"
-	"golang.org/x/term"
+	"github.com/seed70370324/lockd/internal/invariant"
 )
 
-// passedOn are the signals that go on to the command. CHLD, PIPE, TSTP and the
-// like are left alone.
+// passedOn are the signals that go on to the command. CHLD, PIPE and the like
+// are left alone.
 var passedOn = []os.Signal{
 	syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGQUIT,
-	syscall.SIGUSR1, syscall.SIGUSR2, syscall.SIGWINCH, syscall.SIGCONT,
+	syscall.SIGUSR1, syscall.SIGUSR2, syscall.SIGWINCH, syscall.SIGCONT, syscall.SIGTSTP,
 }
 
-// inOwnGroup arranges that cmd gets a process group of its own and, if stdin
-// is a terminal whose foreground we are, the foreground. The function it
-// returns takes the foreground back.
-func inOwnGroup(cmd *exec.Cmd) (restore func()) {
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
-	tty := int(os.Stdin.Fd())
-	if !term.IsTerminal(tty) {
-		return func() {}
+// signalGroup sends sig to every process of the group. A group that is gone is
+// no error: that is what the signal is for.
+func signalGroup(group int, sig syscall.Signal) {
+	invariant.Assert(group > 1, "signal %v to the group %d, which is no command's", sig, group)
+	if err := syscall.Kill(-group, sig); err != nil && !errors.Is(err, syscall.ESRCH) && !errors.Is(err, syscall.EPERM) {
+		fmt.Fprintf(os.Stderr, "lockctl: send %v to process group %d: %v\n", sig, group, err)
 	}
-	front, err := unix.IoctlGetInt(tty, unix.TIOCGPGRP)
-	if err != nil || front != unix.Getpgrp() {
-		return func() {} // we are in the background: so stays the command
+}
+
+// groupExists reports whether there is a process of the group, be it one that
+// has ended and was not waited for.
+func groupExists(group int) bool {
+	return !errors.Is(syscall.Kill(-group, 0), syscall.ESRCH)
+}
+
+// killPatience is how long killGroup waits for processes to be gone. KILL takes
+// effect at once, unless a process hangs in the kernel (on a dead disk or
+// network file system, say).
+const killPatience = 10 * time.Second
+
+// killGroup sends KILL and waits until nothing of the group lives. false: some
+// process still does.
+func killGroup(group int, patience time.Duration) bool {
+	end := time.Now().Add(patience)
+	for pause := time.Millisecond; ; pause = min(2*pause, 100*time.Millisecond) {
+		if !groupExists(group) {
+			return true
+		}
+		signalGroup(group, syscall.SIGKILL)
+		reapOrphans(group)
+		if !groupExists(group) || !groupLives(group) {
+			return true
+		}
+		if time.Now().After(end) {
+			return false
+		}
+		time.Sleep(pause)
 	}
-	cmd.SysProcAttr.Foreground = true
-	cmd.SysProcAttr.Ctty = tty
-	return func() {
-		// Setting the foreground from the background raises TTOU, which would
-		// stop us.
-		signal.Ignore(syscall.SIGTTOU)
-		defer signal.Reset(syscall.SIGTTOU)
-		if err := unix.IoctlSetPointerInt(tty, unix.TIOCSPGRP, unix.Getpgrp()); err != nil {
-			fmt.Fprintf(os.Stderr, "lockctl: take the terminal back: %v\n", err)
+}
+
+// reapOrphans waits for processes of the group that are this one's children,
+// which happens to what the command leaves behind if this is a container's
+// first process.
+func reapOrphans(group int) {
+	for {
+		if pid, err := syscall.Wait4(-group, nil, syscall.WNOHANG, nil); err != nil || pid <= 0 {
+			return
 		}
 	}
 }
