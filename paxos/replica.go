@@ -391,6 +391,7 @@ func (r *Replica) Status() Status {
 	s := Status{
 		ID: r.o.ID, Role: r.role, Promised: r.promised, Ballot: r.ballot, Leader: r.leader,
 		Chosen: r.chosen, Target: max(r.chosen, r.catch.target), First: r.first(), Last: max(r.log.last(), r.chosen),
+		LogBytes: r.log.bytes,
 	}
 	if r.lead != nil {
 		for _, p := range r.lead.peers {

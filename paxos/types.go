@@ -289,6 +289,7 @@ type Status struct {
 	Target   Slot // highest slot known to be chosen somewhere; above Chosen while catching up
 	First    Slot // first slot still held (memory or disk)
 	Last     Slot // last accepted
+	LogBytes int  // of the entries kept in memory, see Options.MemoryBytes
 	Peers    []PeerProgress
 }
 

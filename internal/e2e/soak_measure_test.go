@@ -32,7 +32,7 @@ type soakSample struct {
 	gc     bool // the collector ran just before: alloc is what is in use
 	loaded bool // the clients were at work
 
-	alloc, inuse, rss, goroutines, fds, expired, nodes float64
+	alloc, inuse, rss, goroutines, fds, expired, log float64
 }
 
 const (
@@ -155,8 +155,8 @@ func (s *soakSample) set(name string, v float64) {
 		s.fds = v
 	case "lockd_sessions_expired_total":
 		s.expired = v
-	case "lockd_nodes":
-		s.nodes = v
+	case "lockd_log_memory_bytes":
+		s.log = v
 	case "lockd_is_master":
 		s.master = v == 1
 	}
@@ -191,7 +191,7 @@ func (l soakLimit) holds(before, after float64) bool { return after <= before*l.
 // stand between two snapshots, so some is allowed; what leaks with every
 // request is more than that within a minute.
 var (
-	soakHeapLimit       = soakLimit{1.3, 12 * soakMiB}
+	soakHeapLimit       = soakLimit{1.25, 8 * soakMiB}
 	soakRSSLimit        = soakLimit{1.3, 32 * soakMiB}
 	soakGoroutinesLimit = soakLimit{1.1, 32}
 	soakFilesLimit      = soakLimit{1.1, 32}
@@ -224,7 +224,10 @@ func flat(all []soakSample, run time.Duration) (compared, grown []string) {
 		}
 		return out
 	}
-	heap := func(s *soakSample) float64 { return s.alloc }
+	// What a replica keeps of the log in memory grows to its bound, and a
+	// restart begins with what it read: that is no leak, so it is left out. An
+	// entry takes about a quarter more than what is counted for it.
+	heap := func(s *soakSample) float64 { return s.alloc - 1.25*s.log }
 	second := func(s *soakSample) bool { return s.at > run/4 && s.at <= run/2 && s.loaded }
 	last := func(s *soakSample) bool { return s.at > run*3/4 && s.loaded }
 	for _, g := range []struct {
@@ -242,7 +245,7 @@ func flat(all []soakSample, run time.Duration) (compared, grown []string) {
 			compare(fmt.Sprintf("%s, %s, second and last quarter", g.name, what),
 				pick(keep(second), value), pick(keep(last), value), l, unit)
 		}
-		quarters("heap after a collection, MiB", true, heap, soakHeapLimit, soakMiB)
+		quarters("heap after a collection without the log, MiB", true, heap, soakHeapLimit, soakMiB)
 		quarters("RSS, MiB", false, func(s *soakSample) float64 { return s.rss }, soakRSSLimit, soakMiB)
 		quarters("goroutines", false, func(s *soakSample) float64 { return s.goroutines }, soakGoroutinesLimit, 1)
 		quarters("open files", false, func(s *soakSample) float64 { return s.fds }, soakFilesLimit, 1)
@@ -252,7 +255,7 @@ func flat(all []soakSample, run time.Duration) (compared, grown []string) {
 		return func(s *soakSample) bool { return s.who != soakSelf && s.gc && s.loaded && s.age > from && s.age <= to }
 	}
 	const young, old = 30 * time.Second, 90 * time.Second
-	compare("replicas, heap after a collection, MiB, aged 30-90 s and older",
+	compare("replicas, heap after a collection without the log, MiB, aged 30-90 s and older",
 		pick(aged(young, old), heap), pick(aged(old, run*2), heap), soakHeapLimit, soakMiB)
 	return compared, grown
 }
@@ -271,7 +274,7 @@ func TestSoakFindsGrowth(t *testing.T) {
 				s := soakSample{who: who, at: at, age: at, gc: at%(30*time.Second) == 0, master: i == int(at/(30*time.Second))%3,
 					alloc: 20*soakMiB + float64(at%(40*time.Second))/1e9*soakMiB/20, rss: 100 * soakMiB, loaded: true, goroutines: 40, fds: 30}
 				if who != soakSelf { // killed in turn, every 90 s
-					s.age = (at + time.Duration(i)*30*time.Second) % (150 * time.Second)
+					s.age = (at + 13*time.Second + time.Duration(i)*30*time.Second) % (150 * time.Second)
 				}
 				leak(&s)
 				all = append(all, s)
@@ -286,9 +289,9 @@ func TestSoakFindsGrowth(t *testing.T) {
 	}{
 		{"nothing", func(*soakSample) {}, ""},
 		{"state, 100 KiB/s", func(s *soakSample) { s.alloc += s.at.Seconds() * 100 * 1024 }, "heap"},
-		{"each replica, 700 KiB/s", func(s *soakSample) {
+		{"each replica, 500 KiB/s", func(s *soakSample) {
 			if s.who != soakSelf {
-				s.alloc += s.age.Seconds() * 700 * 1024
+				s.alloc += s.age.Seconds() * 500 * 1024
 			}
 		}, "aged"},
 		{"test, 100 KiB/s", func(s *soakSample) {

@@ -42,7 +42,7 @@ func (b *soakTable) print(w io.Writer) {
 		names = append(names, r.name)
 	}
 	for _, n := range names {
-		fmt.Fprintf(tw, "%s heap\tinuse\trss\tgor\tfds\tage\t", n)
+		fmt.Fprintf(tw, "%s heap\tlog\tinuse\trss\tgor\tfds\tage\t", n)
 	}
 	fmt.Fprintln(tw)
 	var last soakRow
@@ -62,20 +62,20 @@ func (b *soakTable) print(w io.Writer) {
 		for _, n := range names {
 			i := slices.IndexFunc(r.samples, func(s soakSample) bool { return s.who == n })
 			if i < 0 {
-				fmt.Fprint(tw, "down\t\t\t\t\t\t")
+				fmt.Fprint(tw, "down\t\t\t\t\t\t\t")
 				continue
 			}
 			s, star := r.samples[i], ""
 			if s.master {
 				star = "*"
 			}
-			fmt.Fprintf(tw, "%s%.1f\t%.1f\t%.0f\t%.0f\t%.0f\t%.0fs\t", star, s.alloc/soakMiB, s.inuse/soakMiB, s.rss/soakMiB, s.goroutines, s.fds, s.age.Seconds())
+			fmt.Fprintf(tw, "%s%.1f\t%.1f\t%.1f\t%.0f\t%.0f\t%.0f\t%.0fs\t", star, s.alloc/soakMiB, s.log/soakMiB, s.inuse/soakMiB, s.rss/soakMiB, s.goroutines, s.fds, s.age.Seconds())
 		}
 		fmt.Fprintln(tw)
 		last = r
 	}
 	_ = tw.Flush() // into memory
-	fmt.Fprintln(w, "heap (after a collection), inuse and rss in MiB; * master; a write goes through the log once, a cycle three times")
+	fmt.Fprintln(w, "heap (after a collection), log (of it, as counted), inuse and rss in MiB; * master; a write goes through the log once, a cycle three times")
 }
 
 // printKills tells how long each kill was felt.

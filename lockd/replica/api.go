@@ -112,6 +112,7 @@ type API interface {
 // Metrics are counters and gauges since the start.
 type Metrics struct {
 	Sessions, Connections, Watches, Nodes, Pending int
+	LogBytes                                       int // of the log's entries that are in memory
 	Requests, Reads, KeepAlives, Events            uint64
 	Granted, Expired, Refused, Elections           uint64
 	Chosen, Applied, Target, Revision, Epoch       uint64 // Target: highest slot known chosen anywhere

@@ -102,6 +102,7 @@ func newReplicaCollector(ask func(context.Context, func(*replica.Replica)) error
 	add(gauge, "lockd_chosen_slot", "Last slot known to be chosen.", func(m *replica.Metrics) float64 { return float64(m.Chosen) })
 	add(gauge, "lockd_behind_slots", "Slots known to be chosen anywhere and not applied here.", func(m *replica.Metrics) float64 { return float64(m.Target - m.Applied) })
 	add(gauge, "lockd_applied_slot", "Last slot applied.", func(m *replica.Metrics) float64 { return float64(m.Applied) })
+	add(gauge, "lockd_log_memory_bytes", "Bytes of log entries kept in memory for replicas that lag.", func(m *replica.Metrics) float64 { return float64(m.LogBytes) })
 	add(gauge, "lockd_revision", "Revision of the state; rounded, it has more digits than a metric.", func(m *replica.Metrics) float64 { return float64(m.Revision) })
 	add(gauge, "lockd_epoch", "The master's epoch.", func(m *replica.Metrics) float64 { return float64(m.Epoch) })
 	return c

@@ -102,13 +102,9 @@ func (s *Server) Run(ctx context.Context) error {
 		a := admin.Start(s.listeners.http, admin.Options{Ready: s.ready, Metrics: s.metrics.registry, Logger: s.log})
 		defer a.Close()
 	}
-	opened, err := s.open()
+	storage, p, err := s.begin()
 	if err != nil {
 		return err
-	}
-	p, err := s.start(opened)
-	if err != nil {
-		return errors.Join(err, closeStorage(opened.Storage))
 	}
 	s.log.Info("the replica runs", "cell", s.cfg.Cell, "version", s.cfg.Version, "clients", s.cfg.AdvertiseClient,
 		"peers", s.cfg.AdvertisePeer, "http", s.HTTPAddress(), "data", s.cfg.DataDir, "members", len(s.cfg.InitialCluster))
@@ -121,7 +117,7 @@ func (s *Server) Run(ctx context.Context) error {
 		s.log.Error("the replica must stop", "error", s.failure)
 	}
 	p.stop()
-	err = closeStorage(opened.Storage)
+	err = closeStorage(storage)
 	select {
 	case <-s.failed:
 		// Whatever closing says now is only a consequence.
@@ -132,6 +128,21 @@ func (s *Server) Run(ctx context.Context) error {
 		s.log.Info("the replica has stopped")
 	}
 	return err
+}
+
+// begin opens the data and starts everything on it. Only the storage outlives
+// it of what was found: the entries and the state that were read would stay in
+// memory for as long as Run had them in its hands, whatever has become of them.
+func (s *Server) begin() (replog.StorageAPI, *parts, error) {
+	opened, err := s.open()
+	if err != nil {
+		return nil, nil, err
+	}
+	p, err := s.start(opened)
+	if err != nil {
+		return nil, nil, errors.Join(err, closeStorage(opened.Storage))
+	}
+	return opened.Storage, p, nil
 }
 
 // ask runs f with the replica on the loop.
