@@ -72,6 +72,7 @@ type SessionView struct {
 	LastChange uint64
 	OpenedMS   int64
 	Locks      int
+	Lost       int // lost and not released
 	Waiting    int
 	Ephemerals int
 }

@@ -313,7 +313,7 @@ func (x *session) view(id uint64) SessionView {
 	return SessionView{
 		ID: id, Nonce: []byte(x.nonce), LeaseMS: x.leaseMS, Client: x.client,
 		LastNumber: x.last, LastChange: x.lastChange, OpenedMS: x.openedMS,
-		Locks: x.locks, Waiting: x.waiting, Ephemerals: x.ephemerals,
+		Locks: x.locks, Lost: x.ghosts, Waiting: x.waiting, Ephemerals: x.ephemerals,
 	}
 }
 

@@ -28,6 +28,9 @@ func (m *Master) Command(now time.Duration, command []byte, r *storepb.Result, c
 			if h.op == opAcquire && r.GetGrant() != nil {
 				m.count.Granted++
 			}
+			if r.GetLimit() != "" {
+				m.met(r.GetLimit())
+			}
 			m.reply(s, r)
 		}
 	}

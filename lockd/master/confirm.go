@@ -1,6 +1,7 @@
 package master
 
 import (
+	"fmt"
 	"time"
 
 	"github.com/seed70370324/lockd/internal/invariant"
@@ -44,13 +45,16 @@ type round struct {
 
 func (r *rounds) forget() { r.gather, r.flying, r.proven, r.reads = nil, nil, nil, 0 }
 
-// maxWaiting is how many messages of one connection may wait for a proof.
+// maxWaiting is how many reads, watches and openings of one connection may wait
+// for a proof. KeepAlives and Attaches come on top, as many as there can be
+// sessions on it: more are no honest client's.
 const maxWaiting = 4096
 
 // wait adds a waiter to the next round.
 func (m *Master) wait(w waiter) {
-	if w.conn.waiting >= maxWaiting {
-		m.fatal(w.conn, wirepb.ErrorCode_TOO_MANY, "too many messages of this connection wait for an answer; read the answers first")
+	if n := w.conn.waiting; n >= maxWaiting+m.o.MaxSessionsPerConn {
+		m.cutOff(w.conn, LimitConnReads, wirepb.ErrorCode_TOO_MANY, fmt.Sprintf(
+			"%d messages of this connection wait for an answer; read the answers first", n))
 		return
 	}
 	if w.read != nil || w.watch != nil {

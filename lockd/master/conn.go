@@ -26,6 +26,7 @@ type conn struct {
 	keepAt   time.Duration     // when it arrived
 	keepDue  time.Duration
 	waiting  int // messages of this connection that wait for a proof of leadership
+	promised int // bytes of first states sent in this batch, see room.go
 }
 
 // Opened tells of a new connection.
@@ -37,9 +38,8 @@ func (m *Master) Opened(now time.Duration, id ConnID, remote string) {
 	c := &conn{id: id, remote: remote, maxFrame: defaultFrame}
 	m.conns[id] = c
 	if len(m.conns) > m.o.MaxConnections {
-		m.count.Refused++
-		m.fatal(c, wirepb.ErrorCode_TOO_MANY, fmt.Sprintf(
-			"this replica has %d connections, its limit; close some or try another replica", m.o.MaxConnections))
+		m.cutOff(c, LimitConnections, wirepb.ErrorCode_TOO_MANY, fmt.Sprintf(
+			"this replica has its %d connections, the limit: close some, or try another replica", m.o.MaxConnections))
 	}
 }
 
@@ -159,7 +159,7 @@ func (m *Master) hello(c *conn, h *wirepb.Hello) {
 	}
 	if f := h.GetMaxFrame(); f != 0 {
 		if f < minClientFrame {
-			m.fatal(c, wirepb.ErrorCode_INVALID_ARGUMENT, fmt.Sprintf(
+			m.cutOff(c, LimitClientFrame, wirepb.ErrorCode_INVALID_ARGUMENT, fmt.Sprintf(
 				"the client takes frames of %d bytes; it must take at least %d", f, minClientFrame))
 			return
 		}

@@ -104,8 +104,8 @@ func (m *Master) keepAlive(c *conn, k *wirepb.KeepAlive) {
 		return
 	}
 	if len(k.GetSessions()) > maxKeepAlive {
-		m.sendError(c, &wirepb.Error{Code: wirepb.ErrorCode_TOO_MANY, Id: k.GetId(),
-			Text: fmt.Sprintf("%d sessions in one KeepAlive, at most %d: use more connections", len(k.GetSessions()), maxKeepAlive)})
+		m.limited(c, LimitKeepAlive, &wirepb.Error{Code: wirepb.ErrorCode_TOO_MANY, Id: k.GetId(),
+			Text: fmt.Sprintf("%d sessions in one KeepAlive, more than a connection can have, which is %d: name each once", len(k.GetSessions()), maxKeepAlive)})
 		return
 	}
 	m.count.KeepAlives++

@@ -61,11 +61,12 @@ type Options struct {
 	Replica  string // name of this one
 	MaxFrame int    // largest frame taken from clients, and sent
 
-	MaxSessions       int
-	MaxConnections    int
-	MaxWatchesPerConn int
-	MaxPending        int
-	MaxPendingSession int
+	MaxSessions        int
+	MaxConnections     int
+	MaxSessionsPerConn int // at most maxKeepAlive
+	MaxWatchesPerConn  int
+	MaxPending         int
+	MaxPendingSession  int
 
 	DriftPPM int
 	WallMS   func() int64
@@ -74,6 +75,10 @@ type Options struct {
 	// ago it heard from a master (-1 never).
 	Status func(now time.Duration) *wirepb.StatusResult
 	AgeMS  func(now time.Duration) int64
+	// Room says how many bytes a connection can be sent now without waiting for
+	// its client to read; deep asks for more than is usual, which few get at a
+	// time. Default: as much as the largest state of a watch.
+	Room func(c ConnID, deep bool) int
 }
 
 // The limits that have no option.
@@ -83,7 +88,8 @@ const (
 	maxWatchState    = 32 << 20 // bytes of a watch's first state
 	maxKeepAlive     = 1 << 16  // sessions named in one KeepAlive
 	minClientFrame   = 64 << 10 // a client must take frames of at least this
-	maxText          = 256      // of the names that a client gives itself
+	maxText          = 256      // of a client's text that is repeated to it
+	leaseBytes       = 24       // of a session in the answer to a KeepAlive, at most
 	defaultFrame     = 4 << 20  // a client's limit when it names none
 	frameReserve     = 1 << 10  // kept free in a paged answer
 	protocolVersion  = 1
@@ -102,6 +108,8 @@ func (o *Options) setDefaults() {
 	set(&o.MaxFrame, 2<<20)
 	set(&o.MaxSessions, 100_000)
 	set(&o.MaxConnections, 50_000)
+	set(&o.MaxSessionsPerConn, maxKeepAlive)
+	o.MaxSessionsPerConn = min(o.MaxSessionsPerConn, maxKeepAlive)
 	set(&o.MaxWatchesPerConn, 10_000)
 	set(&o.MaxPending, 65_536)
 	set(&o.MaxPendingSession, 256)
@@ -114,6 +122,9 @@ func (o *Options) setDefaults() {
 	}
 	if o.AgeMS == nil {
 		o.AgeMS = func(time.Duration) int64 { return -1 }
+	}
+	if o.Room == nil {
+		o.Room = func(ConnID, bool) int { return maxWatchState }
 	}
 }
 
@@ -151,7 +162,8 @@ type Master struct {
 	notes     []Note
 	handover  bool // to be passed on to the node
 
-	count Counters
+	count  Counters
+	limits map[string]uint64 // what each has refused; nil: nothing
 }
 
 // Counters count since the start.
@@ -225,6 +237,7 @@ type Effects struct {
 func (m *Master) Take(now time.Duration) Effects {
 	m.now = now
 	m.watches.flush(m)
+	m.watches.closeBatch()
 	var e Effects
 	n := 0
 	for _, c := range m.dirty {
@@ -266,6 +279,7 @@ func (m *Master) Tick(now time.Duration) {
 		return
 	}
 	m.answerHeld()
+	m.watches.startWaiting(m)
 	m.expire()
 	m.proposeTimers()
 	m.proposeAcks()

@@ -44,9 +44,11 @@ func (m *Master) read(c *conn, r *wirepb.Read) {
 		return
 	}
 	if m.rounds.reads >= m.o.MaxPending {
-		m.count.Refused++
-		m.sendError(c, &wirepb.Error{Code: wirepb.ErrorCode_OVERLOADED, Id: id, RetryAfterMs: retryOverloaded,
-			Text: fmt.Sprintf("%d reads wait, the limit; try again soon", m.rounds.reads)})
+		m.limited(c, LimitReads, &wirepb.Error{Code: wirepb.ErrorCode_OVERLOADED, Id: id,
+			Text: fmt.Sprintf("%d reads wait, the limit is %d: try again soon", m.rounds.reads, m.o.MaxPending)})
+		return
+	}
+	if !m.mayWait(c, &wirepb.Error{Id: id}) {
 		return
 	}
 	m.wait(waiter{conn: c, arrival: m.now, read: r})

@@ -5,7 +5,6 @@ import (
 	"slices"
 
 	wirepb "github.com/seed70370324/lockd/internal/wire/pb"
-	"github.com/seed70370324/lockd/store"
 	storepb "github.com/seed70370324/lockd/store/pb"
 	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/proto"
@@ -68,13 +67,13 @@ func (m *Master) request(c *conn, r *wirepb.Request) {
 			Detail: fmt.Sprintf("the next number of the session is %d", next)})
 		return
 	}
-	if text := m.overloaded(s); text != "" && !exempt {
-		refuse(&wirepb.Error{Code: wirepb.ErrorCode_OVERLOADED, RetryAfterMs: retryOverloaded, Text: text})
+	if limit, text := m.overloaded(s); limit != "" && !exempt {
+		m.limited(c, limit, &wirepb.Error{Code: wirepb.ErrorCode_OVERLOADED, Session: id, Number: number, Text: text})
 		return
 	}
-	if len(s.requests) >= m.o.MaxPendingSession+store.WindowMax {
-		m.fatal(c, wirepb.ErrorCode_TOO_MANY, fmt.Sprintf(
-			"%d requests of session %d have no answer yet; wait for some", len(s.requests), id))
+	if m.endless(s) {
+		m.cutOff(c, LimitSessionCalls, wirepb.ErrorCode_TOO_MANY, fmt.Sprintf(
+			"%d requests of session %d have no answer yet, the limit is %d; wait for some", len(s.requests), id, m.o.MaxPendingSession))
 		return
 	}
 	m.count.Requests++
@@ -140,14 +139,17 @@ func (m *Master) mayPropose(s *session, number uint64) (next uint64, ok bool) {
 }
 
 // overloaded says which limit of what is under way is reached, "" none.
-func (m *Master) overloaded(s *session) string {
+func (m *Master) overloaded(s *session) (limit, text string) {
 	switch {
 	case len(s.requests) >= m.o.MaxPendingSession:
-		return fmt.Sprintf("the session has %d requests under way, its limit; repeat this one when some are answered", len(s.requests))
-	case m.pending >= m.o.MaxPending || m.bytes >= maxPendingBytes:
-		return fmt.Sprintf("the service has %d requests of %d bytes under way, its limit; repeat this one soon", m.pending, m.bytes)
+		return LimitSessionCalls, fmt.Sprintf("the session has %d requests under way, the limit is %d: repeat this one when some are answered",
+			len(s.requests), m.o.MaxPendingSession)
+	case m.pending >= m.o.MaxPending:
+		return LimitCalls, fmt.Sprintf("the service has %d requests under way, the limit is %d: repeat this one soon", m.pending, m.o.MaxPending)
+	case m.bytes >= maxPendingBytes:
+		return LimitCallBytes, fmt.Sprintf("the service has %d bytes of requests under way, the limit is %d: repeat this one soon", m.bytes, maxPendingBytes)
 	}
-	return ""
+	return "", ""
 }
 
 // done takes a request out of those under way and reports whether it was.

@@ -77,24 +77,29 @@ func (m *Master) open(c *conn, o *wirepb.OpenSession) {
 	if m.notMaster(c, &wirepb.Error{Id: id}) {
 		return
 	}
-	refuse := func(code wirepb.ErrorCode, text string) {
-		m.count.Refused++
-		e := &wirepb.Error{Code: code, Text: text, Id: id}
-		if code == wirepb.ErrorCode_OVERLOADED {
-			e.RetryAfterMs = retryOverloaded
-		}
-		m.sendError(c, e)
+	refuse := func(limit string, code wirepb.ErrorCode, text string) {
+		m.limited(c, limit, &wirepb.Error{Code: code, Text: text, Id: id})
 	}
 	if n := len(o.GetNonce()); n < store.NonceMin || n > store.NonceMax {
-		refuse(wirepb.ErrorCode_INVALID_ARGUMENT, fmt.Sprintf("a session's nonce has %d to %d random bytes, not %d", store.NonceMin, store.NonceMax, n))
+		m.count.Refused++
+		m.sendError(c, &wirepb.Error{Code: wirepb.ErrorCode_INVALID_ARGUMENT, Id: id,
+			Text: fmt.Sprintf("a session's nonce has %d to %d random bytes, not %d", store.NonceMin, store.NonceMax, n)})
 		return
 	}
-	if len(o.GetClient().GetName()) > maxText || len(o.GetClient().GetHost()) > maxText {
-		refuse(wirepb.ErrorCode_INVALID_ARGUMENT, fmt.Sprintf("the client's name and host have at most %d bytes", maxText))
+	if !m.mayWait(c, &wirepb.Error{Id: id}) {
+		return
+	}
+	if name, host := len(o.GetClient().GetName()), len(o.GetClient().GetHost()); name > store.TextMax || host > store.TextMax {
+		m.limited(c, store.LimitText, &wirepb.Error{Code: wirepb.ErrorCode_INVALID_ARGUMENT, Id: id,
+			Text: fmt.Sprintf("the client's name has %d bytes and its host %d, the limit is %d", name, host, store.TextMax)})
 		return
 	}
 	nonce := string(o.GetNonce())
 	if again := m.opening[nonce]; again != nil {
+		if again.conn != c && m.noRoom(c) {
+			m.tooManySessions(c, &wirepb.Error{Id: id})
+			return
+		}
 		// A repeat before the first was answered: the answer goes to the later.
 		again.id, again.conn, again.arrival = id, c, m.now
 		again.proven = false
@@ -102,13 +107,17 @@ func (m *Master) open(c *conn, o *wirepb.OpenSession) {
 		return
 	}
 	// A repeat whose first answer was lost makes no session, so no limit concerns it.
-	_, repeat := m.st.SessionOf(o.GetNonce())
+	was, repeat := m.st.SessionOf(o.GetNonce())
 	if n, _ := m.st.Counts(); n+len(m.opening) >= m.o.MaxSessions && !repeat {
-		refuse(wirepb.ErrorCode_TOO_MANY, fmt.Sprintf("the cell has %d sessions, its limit; end some first", n))
+		refuse(LimitSessions, wirepb.ErrorCode_TOO_MANY, fmt.Sprintf("the cell has %d sessions, the limit is %d: end some first (lockctl sessions lists them)", n, m.o.MaxSessions))
 		return
 	}
-	if m.pending+len(m.opening) >= m.o.MaxPending {
-		refuse(wirepb.ErrorCode_OVERLOADED, "too many requests are under way; try again soon")
+	if s := m.sessions[was]; m.noRoom(c) && (!repeat || s == nil || s.conn != c) {
+		m.tooManySessions(c, &wirepb.Error{Id: id})
+		return
+	}
+	if n := m.pending + len(m.opening); n >= m.o.MaxPending {
+		refuse(LimitCalls, wirepb.ErrorCode_OVERLOADED, fmt.Sprintf("the service has %d requests under way, the limit is %d: try again soon", n, m.o.MaxPending))
 		return
 	}
 	lease := o.GetLeaseMs()
@@ -165,6 +174,10 @@ func (m *Master) attach(c *conn, a *wirepb.Attach) {
 		return
 	}
 	if s := m.known(a); s != nil {
+		if s.conn != c && m.noRoom(c) {
+			m.tooManySessions(c, &wirepb.Error{Session: s.id})
+			return
+		}
 		m.bind(s, c)
 		s.attaching = true
 		m.remember(s, a.GetAckedEvent())

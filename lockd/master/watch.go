@@ -22,6 +22,7 @@ type watch struct {
 	revision uint64 // of the last complete update: where the client can resume
 
 	items []*wirepb.WatchItem // of the batch being flushed
+	large bool                // its state is more than is usually sent at once
 }
 
 // watches is the registry. A change finds its watches by its path and those
@@ -32,6 +33,8 @@ type watches struct {
 
 	dirty []string // paths changed since the last flush, in order, once each
 	seen  map[string]struct{}
+
+	room // see room.go
 }
 
 // watchSet are the watches of one path in order of registration. Dropped ones
@@ -42,6 +45,7 @@ type watchSet struct {
 }
 
 func (w *watches) forget() {
+	w.closeBatch()
 	*w = watches{byPath: make(map[string]*watchSet), seen: make(map[string]struct{})}
 }
 
@@ -53,13 +57,16 @@ func (m *Master) watch(c *conn, r *wirepb.Watch) {
 	}
 	refuse := func(code wirepb.ErrorCode, text string) {
 		m.count.Refused++
-		e := &wirepb.Error{Code: code, Id: id, Text: text}
-		if code == wirepb.ErrorCode_OVERLOADED {
-			e.RetryAfterMs = retryOverloaded
-		}
-		m.sendError(c, e)
+		m.sendError(c, &wirepb.Error{Code: code, Id: id, Text: text})
+	}
+	limited := func(limit string, code wirepb.ErrorCode, text string) {
+		m.limited(c, limit, &wirepb.Error{Code: code, Id: id, Text: text})
 	}
 	if err := store.CheckPath(r.GetPath()); err != nil {
+		if limit := store.PathLimit(r.GetPath()); limit != "" {
+			limited(limit, wirepb.ErrorCode_INVALID_ARGUMENT, pathError(err))
+			return
+		}
 		refuse(wirepb.ErrorCode_INVALID_ARGUMENT, pathError(err))
 		return
 	}
@@ -72,15 +79,20 @@ func (m *Master) watch(c *conn, r *wirepb.Watch) {
 		return
 	}
 	if len(c.watches) >= m.o.MaxWatchesPerConn {
-		refuse(wirepb.ErrorCode_TOO_MANY, fmt.Sprintf("this connection has %d watches, its limit; watch a subtree instead, or use more connections", len(c.watches)))
+		limited(LimitConnWatches, wirepb.ErrorCode_TOO_MANY, fmt.Sprintf(
+			"this connection has %d watches, the limit is %d: watch a subtree instead, or use more connections", len(c.watches), m.o.MaxWatchesPerConn))
 		return
 	}
 	if m.watches.count >= maxWatches {
-		refuse(wirepb.ErrorCode_TOO_MANY, fmt.Sprintf("the service has %d watches, its limit", m.watches.count))
+		limited(LimitWatches, wirepb.ErrorCode_TOO_MANY, fmt.Sprintf(
+			"the service has %d watches, the limit is %d: watch subtrees instead", m.watches.count, maxWatches))
 		return
 	}
 	if m.rounds.reads >= m.o.MaxPending {
-		refuse(wirepb.ErrorCode_OVERLOADED, fmt.Sprintf("%d reads wait, the limit; try again soon", m.rounds.reads))
+		limited(LimitReads, wirepb.ErrorCode_OVERLOADED, fmt.Sprintf("%d reads wait, the limit is %d: try again soon", m.rounds.reads, m.o.MaxPending))
+		return
+	}
+	if !m.mayWait(c, &wirepb.Error{Id: id}) {
 		return
 	}
 	w := &watch{conn: c, id: id, path: r.GetPath(), scope: r.GetScope(), since: r.GetSince(), noData: r.GetNoData()}
@@ -149,9 +161,15 @@ func (ws *watches) touch(path string) {
 }
 
 // start registers a watch and sends its first state: one step, so nothing is
-// missed in between and nothing comes twice.
+// missed in between and nothing comes twice. If there is no room for the state
+// yet it waits.
 func (ws *watches) start(m *Master, w *watch) {
 	if w.dead {
+		return
+	}
+	room := ws.roomFor(m, w)
+	if room < statBytes {
+		ws.await(w)
 		return
 	}
 	now := m.st.Revision()
@@ -159,16 +177,21 @@ func (ws *watches) start(m *Master, w *watch) {
 	if w.since > now {
 		w.since = 0
 	}
-	p := pager{m: m, w: w, left: m.budget(w.conn), state: true, through: now}
+	p := pager{m: m, w: w, left: m.budget(w.conn), state: true, most: min(room, maxWatchState), through: now}
 	w.revision = w.since
 	m.scan(w, func(n store.NodeView) bool { return p.add(item(n, w.noData, w.since)) })
-	if p.total > maxWatchState {
+	if p.total > maxWatchState || (w.large && p.total > p.most) {
 		ws.drop(w.conn, w.id)
-		m.count.Refused++
-		m.sendError(w.conn, &wirepb.Error{Code: wirepb.ErrorCode_TOO_MANY, Id: w.id, Text: fmt.Sprintf(
-			"the state below %s has more than %d bytes, the limit of a watch; watch without data, or a smaller scope", w.path, maxWatchState)})
+		m.limited(w.conn, LimitWatchState, &wirepb.Error{Code: wirepb.ErrorCode_TOO_MANY, Id: w.id, Text: fmt.Sprintf(
+			"the state below %s has more than %d bytes, the limit of a watch: watch without data, or a smaller scope", w.path, maxWatchState)})
 		return
 	}
+	if p.total > p.most {
+		w.large = w.conn.promised == 0 // else the next batch may do
+		ws.await(w)
+		return
+	}
+	ws.promise(w, p.total)
 	p.end()
 	for _, msg := range p.pages {
 		m.send(w.conn, msg)
@@ -294,13 +317,14 @@ type pager struct {
 	w       *watch
 	left    int
 	state   bool
+	most    int // bytes of a state
 	through uint64
 	total   int // bytes, of all pages
 	items   []*wirepb.WatchItem
 	pages   []*wirepb.ServerMessage
 }
 
-// add appends an item; false: the state is too large for a watch.
+// add appends an item; false: the state is larger than it may be.
 func (p *pager) add(it *wirepb.WatchItem) bool {
 	size := len(it.Path) + len(it.Data) + statBytes
 	whole := p.m.budget(p.w.conn)
@@ -309,7 +333,7 @@ func (p *pager) add(it *wirepb.WatchItem) bool {
 		it = &wirepb.WatchItem{Path: it.Path, Stat: it.Stat, HasData: it.HasData, DataLeftOut: true}
 		size = len(it.Path) + statBytes
 	}
-	if p.total += size; p.state && p.total > maxWatchState {
+	if p.total += size; p.state && p.total > p.most {
 		return false
 	}
 	if size > p.left && len(p.items) > 0 {

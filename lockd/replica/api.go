@@ -74,13 +74,19 @@ type Options struct {
 	WallMS   func() int64 // wall clock, Unix milliseconds: a label only; the simulator gives its own
 	MaxFrame int          // default 2 MiB
 	// Limits, each with a default.
-	MaxSessions       int // 100,000
-	MaxConnections    int // 50,000
-	MaxWatchesPerConn int // 10,000
-	MaxPending        int // logged requests proposed and not answered, all sessions: 65,536
-	MaxPendingSession int // the same for one session: 256
+	MaxSessions        int // 100,000
+	MaxConnections     int // 50,000
+	MaxSessionsPerConn int // 65,536, which is the most
+	MaxWatchesPerConn  int // 10,000
+	MaxPending         int // logged requests proposed and not answered, all sessions: 65,536
+	MaxPendingSession  int // the same for one session: 256
 	// Drift bounds how far clocks run apart, in parts per million: 10,000 (1 %).
 	DriftPPM int
+	// Room says how many bytes a connection can be sent now without waiting for
+	// its client to read; deep asks for more than is usual, which few get at a
+	// time: then it is 0 or enough for every state of a watch. Default: always
+	// as much as that.
+	Room func(c ConnID, deep bool) int
 	// Observer, if set, is told what this replica applies (the simulator).
 	Observer Observer
 }
@@ -109,6 +115,12 @@ type API interface {
 	Store() *store.Store
 }
 
+// Limits lists the limits of a replica with these options by their names: what
+// the store takes, and what the master holds for clients.
+func (o Options) Limits() []store.Limit {
+	return append(store.Limits(), o.master().Limits()...)
+}
+
 // Metrics are counters and gauges since the start.
 type Metrics struct {
 	Sessions, Connections, Watches, Nodes, Pending int
@@ -117,4 +129,6 @@ type Metrics struct {
 	Granted, Expired, Refused, Elections           uint64
 	Chosen, Applied, Target, Revision, Epoch       uint64 // Target: highest slot known chosen anywhere
 	Master                                         bool
+	// Limited counts what each limit has refused, by its name; nil: nothing.
+	Limited map[string]uint64
 }

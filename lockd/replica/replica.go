@@ -59,19 +59,26 @@ func build(o Options, found *replog.Opened, log func(replog.StateMachine) (replo
 	default:
 		return nil, fmt.Errorf("starting the replica: the snapshot was decoded to a %T; open the log with replica.DecodeSnapshot", s)
 	}
-	r.master = master.New(master.Options{
-		Cell: o.Node.Cell, Replica: o.Node.Name, MaxFrame: o.MaxFrame,
-		MaxSessions: o.MaxSessions, MaxConnections: o.MaxConnections, MaxWatchesPerConn: o.MaxWatchesPerConn,
-		MaxPending: o.MaxPending, MaxPendingSession: o.MaxPendingSession,
-		DriftPPM: o.DriftPPM, WallMS: o.WallMS,
-		Status: r.Status, AgeMS: r.ageMS,
-	}, r.store, r.now)
+	mo := o.master()
+	mo.Status, mo.AgeMS = r.Status, r.ageMS
+	r.master = master.New(mo, r.store, r.now)
 	node, err := log(stateMachine{r})
 	if err != nil {
 		return nil, fmt.Errorf("starting the replica: %w", err)
 	}
 	r.node = node
 	return r, nil
+}
+
+// master are the options of the master's part.
+func (o Options) master() master.Options {
+	return master.Options{
+		Cell: o.Node.Cell, Replica: o.Node.Name, MaxFrame: o.MaxFrame,
+		MaxSessions: o.MaxSessions, MaxConnections: o.MaxConnections,
+		MaxSessionsPerConn: o.MaxSessionsPerConn, MaxWatchesPerConn: o.MaxWatchesPerConn,
+		MaxPending: o.MaxPending, MaxPendingSession: o.MaxPendingSession,
+		DriftPPM: o.DriftPPM, WallMS: o.WallMS, Room: o.Room,
+	}
 }
 
 // DecodeSnapshot reads a snapshot of the store; it is replog's
