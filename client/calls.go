@@ -18,16 +18,15 @@ import (
 // come again on the next.
 const commandMax = 2<<20 - 1<<10
 
-// begin brings a call to the loop. An error means that it was not begun.
+// begin brings a call to the machine. An error means that it was not begun.
 func (d *driver) begin(ctx context.Context, c *call, ev machine.Event) error {
-	select {
-	case d.inbox <- message{event: ev, call: c}:
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
-	case <-d.stopped:
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	if !d.post(message{event: ev, call: c}) {
 		return d.err
 	}
+	return nil
 }
 
 // await waits for the end of a call that was begun. When ctx ends the call is
@@ -67,7 +66,7 @@ func (d *driver) withdraw(c *call) machine.Done {
 	return machine.Done{ID: c.id, Err: machine.ErrCanceled}
 }
 
-// last is the answer once the loop has stopped.
+// last is the answer once nothing is stepped any more.
 func (d *driver) last(c *call) machine.Done {
 	select {
 	case r := <-c.done:

@@ -23,28 +23,29 @@ import (
 )
 
 const (
-	// inboxSize bounds what waits for the loop; who brings more waits.
-	inboxSize = 256
-	// tickMax is the longest sleep of the loop: timers stand still while the
+	// gatherMax is how many events of others one batch takes at most.
+	gatherMax = 256
+	// tickMax is the longest sleep of the ticker: timers stand still while the
 	// machine is suspended, the clock of the leases does not.
 	tickMax = time.Second
 )
 
-// driver puts goroutines and sockets around a machine.Machine. One goroutine,
-// the loop, owns the Machine; it never blocks: callers and connections bring
-// events through the inbox, results leave through channels that have room. No
-// code of the user runs on it.
+// driver puts goroutines and sockets around a machine.Machine. Whoever has an
+// event (a caller, a connection's reader, the ticker) takes the mutex, steps the
+// machine and does at once what it asks for, down to the write to the socket:
+// handing events to a goroutine of the machine's own would cost more than all
+// of that. Nothing under the mutex blocks, and no code of the user runs there.
 type driver struct {
 	cfg     config
 	session bool
-	inbox   chan message
 	live    chan struct{}  // closed when the machine is Live for the first time
 	done    chan struct{}  // closed when the session has ended
-	stopped chan struct{}  // closed when the loop has, after done
-	wg      sync.WaitGroup // connections, guard
+	stopped chan struct{}  // closed when nothing is stepped any more, after done
+	wg      sync.WaitGroup // ticker, connections, guard
 	guard   *guard
-	states  *feed // nil without handler
-	logs    *feed // nil without logger
+	states  *feed         // nil without handler
+	logs    *feed         // nil without logger
+	rearm   chan struct{} // has room for one: next is earlier than armed
 
 	lastID   atomic.Uint64
 	state    atomic.Uint32
@@ -53,13 +54,18 @@ type driver struct {
 	err      error // set before done is closed
 	attempts string
 
-	// Owned by the loop.
-	m       *machine.Machine
-	calls   map[machine.CallID]*call
-	watches map[machine.CallID]*watchQueue
-	link    *link
-	wasLive bool
-	over    bool
+	waiting atomic.Int32 // how many are about to take mu
+
+	mu       sync.Mutex
+	m        *machine.Machine
+	calls    map[machine.CallID]*call
+	watches  map[machine.CallID]*watchQueue
+	link     *link
+	gathered int           // events stepped since the last batch was closed
+	next     time.Duration // when the machine wants to be woken
+	armed    time.Duration // when the ticker will look again
+	wasLive  bool
+	over     bool
 }
 
 type cellInfo struct {
@@ -67,13 +73,12 @@ type cellInfo struct {
 	identity uint64
 }
 
-// message is what comes through the inbox.
+// message is an event with what belongs to it.
 type message struct {
 	event machine.Event
 	call  *call       // registers the call that event starts
 	watch *watchQueue // the same for a watch
 	link  *link       // events of a connection that is not the present one are dropped
-	large bool        // takes the link's place for a large message
 }
 
 // call is somebody who waits for a Done.
@@ -85,7 +90,7 @@ type call struct {
 	then    func(machine.Done)   // instead of done; must not block
 }
 
-// lockRequest is what the loop needs to make a Lock of a grant.
+// lockRequest is what is needed to make a Lock of a grant.
 type lockRequest struct {
 	ctx  context.Context
 	path string
@@ -113,7 +118,6 @@ func open(ctx context.Context, op string, addresses []string, options []Option, 
 	d := &driver{
 		cfg:     c,
 		session: !noSession,
-		inbox:   make(chan message, inboxSize),
 		live:    make(chan struct{}),
 		done:    make(chan struct{}),
 		stopped: make(chan struct{}),
@@ -121,6 +125,7 @@ func open(ctx context.Context, op string, addresses []string, options []Option, 
 		calls:   make(map[machine.CallID]*call),
 		watches: make(map[machine.CallID]*watchQueue),
 		guard:   newGuard(),
+		rearm:   make(chan struct{}, 1),
 	}
 	if c.onState != nil {
 		d.states = newFeed()
@@ -130,7 +135,7 @@ func open(ctx context.Context, op string, addresses []string, options []Option, 
 	}
 	d.cell.Store(&cellInfo{})
 	d.wg.Go(func() { d.guard.run(d.stopped) })
-	go d.loop()
+	d.wg.Go(d.ticker)
 	select {
 	case <-d.live:
 		return d, nil
@@ -230,14 +235,24 @@ func (d *driver) ended() error {
 	}
 }
 
-// post brings a message to the loop; false: it has stopped.
+// post steps the machine; false: it has stopped, and nothing was done.
+//
+// When others wait for the mutex the batch is left open and the next of them
+// closes it: what many callers have goes out in one write.
 func (d *driver) post(msg message) bool {
-	select {
-	case d.inbox <- msg:
-		return true
-	case <-d.stopped:
+	d.waiting.Add(1)
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	others := d.waiting.Add(-1) > 0
+	if d.over {
 		return false
 	}
+	d.step(msg)
+	d.gathered++
+	if !others || d.gathered >= gatherMax {
+		d.perform()
+	}
+	return true
 }
 
 // wait waits until nothing runs any more, but for a state handler that the
@@ -256,59 +271,43 @@ func (d *driver) close() error {
 	return nil
 }
 
-// loop owns the machine from start to end.
-func (d *driver) loop() {
-	defer close(d.stopped)
+// ticker tells the machine the time when it wants to be told, and at least
+// every tickMax.
+func (d *driver) ticker() {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	for {
-		wake := d.perform()
-		if d.over {
-			break
+		sleep, ok := d.tick()
+		if !ok {
+			return
 		}
-		sleep := tickMax
-		if wake > 0 {
-			sleep = min(sleep, wake-clock.Now())
-		}
-		timer.Reset(max(sleep, 0))
+		timer.Reset(sleep)
 		select {
-		case msg := <-d.inbox:
-			d.step(msg)
-			if !msg.large {
-				d.drain()
-			}
 		case <-timer.C:
-			d.m.Step(clock.Now(), machine.Tick{})
-		}
-	}
-	// What came in meanwhile is refused; what comes later sees stopped.
-	for len(d.inbox) > 0 {
-		d.drain()
-	}
-	d.perform()
-	d.states.close()
-	d.logs.close()
-}
-
-// drain steps through what waits: all of it goes into one batch.
-func (d *driver) drain() {
-	for range inboxSize {
-		select {
-		case msg := <-d.inbox:
-			d.step(msg)
-			if msg.large {
-				return
-			}
-		default:
+		case <-d.rearm:
+		case <-d.stopped:
 			return
 		}
 	}
 }
 
-func (d *driver) step(msg message) {
-	if msg.large {
-		<-msg.link.large
+// tick steps the machine if its time has come, and tells how long to sleep.
+func (d *driver) tick() (sleep time.Duration, ok bool) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.over {
+		return 0, false
 	}
+	now := clock.Now()
+	if now >= d.next {
+		d.m.Step(now, machine.Tick{})
+		d.perform()
+	}
+	d.armed = d.next
+	return max(d.next-clock.Now(), 0), true
+}
+
+func (d *driver) step(msg message) {
 	if msg.link != nil && msg.link != d.link {
 		return // of a connection that was given up
 	}
@@ -324,23 +323,38 @@ func (d *driver) step(msg message) {
 	d.m.Step(clock.Now(), msg.event)
 }
 
-// perform does what the machine asks for and returns when it wants to be woken.
-func (d *driver) perform() (wake time.Duration) {
-	for {
+// perform closes the batch: it does what the machine asks for, and sees to it
+// that the ticker wakes in time.
+func (d *driver) perform() {
+	d.gathered = 0
+	for again := true; again; {
 		e := d.m.Take(clock.Now())
 		failed := d.connection(e)
 		if e.State != nil {
 			d.stateIs(*e.State)
 		}
 		d.results(e)
-		again := d.updates(e)
+		again = d.updates(e)
 		if failed != nil {
 			d.hangup()
 			d.m.Step(clock.Now(), machine.Disconnected{Err: failed})
 			again = true
 		}
-		if !again {
-			return e.Wake
+		d.next = clock.Now() + tickMax
+		if e.Wake > 0 {
+			d.next = min(d.next, e.Wake)
+		}
+	}
+	if d.over {
+		d.states.close()
+		d.logs.close()
+		close(d.stopped)
+		return
+	}
+	if d.next < d.armed {
+		select {
+		case d.rearm <- struct{}{}:
+		default:
 		}
 	}
 }
@@ -354,12 +368,7 @@ func (d *driver) connection(e machine.Effects) error {
 	if e.Dial != "" {
 		d.dial(e.Dial)
 	}
-	for _, msg := range e.Send {
-		if err := d.link.send(msg); err != nil {
-			return err
-		}
-	}
-	return nil
+	return d.link.send(e.Send)
 }
 
 // results tells the callers. A lock that was granted has its deadline before
@@ -454,7 +463,7 @@ func (d *driver) stateIs(s State) {
 	}
 }
 
-// log writes a line on the logger's own goroutine. Only the loop calls it.
+// log writes a line on the logger's own goroutine; mu is held.
 func (d *driver) log(level slog.Level, text string, args ...any) {
 	if d.logs != nil {
 		d.logs.add(func() { d.cfg.log.Log(context.Background(), level, text, args...) })

@@ -29,8 +29,8 @@ func newFeed() *feed {
 	return f
 }
 
-// add never blocks: if the user is far behind, the oldest one is left out. Only
-// the loop calls it.
+// add never blocks: if the user is far behind, the oldest one is left out. It
+// is called under the driver's mutex.
 func (f *feed) add(run func()) {
 	for f != nil {
 		select {
@@ -52,7 +52,7 @@ func (f *feed) close() {
 }
 
 // A watch's queue is full, and the watch is paused, from so many updates or
-// bytes on; it goes on when all of it has been taken. One batch of the loop may
+// bytes on; it goes on when all of it has been taken. One batch may
 // come on top.
 const (
 	watchUpdatesMax = 1024
@@ -75,14 +75,13 @@ type watchQueue struct {
 // watch begins a watch.
 func (d *driver) watch(ctx context.Context, w *pb.Watch) (*watchQueue, error) {
 	q := &watchQueue{id: d.newID(), d: d, ready: make(chan struct{}, 1)}
-	select {
-	case d.inbox <- message{event: machine.Watch{ID: q.id, Watch: w}, watch: q}:
-		return q, nil
-	case <-ctx.Done():
-		return nil, ctx.Err()
-	case <-d.stopped:
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	if !d.post(message{event: machine.Watch{ID: q.id, Watch: w}, watch: q}) {
 		return nil, d.err
 	}
+	return q, nil
 }
 
 // unwatch ends a watch, if it has not ended already.
@@ -90,7 +89,7 @@ func (d *driver) unwatch(q *watchQueue) {
 	d.post(message{event: machine.Cancel{ID: q.id}})
 }
 
-// add queues an update; true: pause the watch. Only the loop calls it.
+// add queues an update; true: pause the watch. Called under the driver's mutex.
 func (q *watchQueue) add(u machine.Update) (pause bool) {
 	q.mu.Lock()
 	if u.Err != nil {

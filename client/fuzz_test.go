@@ -43,11 +43,11 @@ func FuzzServerStream(f *testing.F) {
 			}
 			rest := len(in) - len(wire.Preface)
 			for {
-				msg, size, err := readMessage(conn)
+				msg, err := readMessage(conn)
 				if err != nil {
 					return
 				}
-				if rest -= 8 + size; msg != nil && rest < 0 {
+				if rest -= 8; msg != nil && rest < 0 { // each has a header at least
 					t.Fatalf("%d bytes more than there are", -rest)
 				}
 				show(t, msg)

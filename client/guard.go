@@ -14,7 +14,7 @@ import (
 const guardTick = 250 * time.Millisecond
 
 // guard ends the contexts of locks whose deadline has passed, on a goroutine
-// of its own: so that nothing that holds up the loop can hold up that.
+// of its own: so that nothing that holds up the session can hold up that.
 type guard struct {
 	mu    sync.Mutex
 	locks map[machine.CallID]*Lock

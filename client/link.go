@@ -20,22 +20,17 @@ const (
 )
 
 // link is one connection, from dialing to its end. Its goroutine dials and
-// then reads; the loop sends and ends it.
+// then reads; others send on it and end it, under the driver's mutex.
 type link struct {
 	ctx    context.Context // ends with the link
 	cancel context.CancelFunc
-	conn   *wire.Conn    // set before Connected is posted
-	large  chan struct{} // full: a large message is in the inbox
+	conn   *wire.Conn // set before Connected is posted
 }
-
-// largeFrame is from which size on only one message of a link may be in the
-// inbox, and only one goes into a batch: that bounds the bytes of both.
-const largeFrame = 64 << 10
 
 // dial begins a connection; its end is told by ConnectFailed or Disconnected,
 // unless it is given up before.
 func (d *driver) dial(address string) {
-	l := &link{large: make(chan struct{}, 1)}
+	l := &link{}
 	l.ctx, l.cancel = context.WithCancel(context.Background())
 	d.link = l
 	d.log(slog.LevelDebug, "connecting", "address", address)
@@ -64,7 +59,7 @@ func (d *driver) run(l *link, address string) {
 		return
 	}
 	for {
-		msg, size, err := readMessage(conn)
+		msg, err := readMessage(conn)
 		if err != nil {
 			d.fromLink(l, machine.Disconnected{Err: err})
 			return
@@ -72,63 +67,52 @@ func (d *driver) run(l *link, address string) {
 		if msg == nil {
 			continue // of a kind that is not known here
 		}
-		m := message{event: machine.Received{Message: msg}, link: l}
-		if size >= largeFrame {
-			m.large = true
-			select {
-			case l.large <- struct{}{}:
-			case <-l.ctx.Done():
-				return
-			case <-d.stopped:
-				return
-			}
-		}
-		if !d.bring(m) {
+		// The next one is read when this one has been taken.
+		if !d.fromLink(l, machine.Received{Message: msg}) {
 			return
 		}
 	}
 }
 
-// fromLink brings an event to the loop; false: nobody wants it any more.
+// fromLink steps the machine with an event of a connection; false: nobody wants
+// it any more.
 func (d *driver) fromLink(l *link, ev machine.Event) bool {
-	return d.bring(message{event: ev, link: l})
+	return d.post(message{event: ev, link: l}) && l.ctx.Err() == nil
 }
 
-func (d *driver) bring(m message) bool {
-	select {
-	case d.inbox <- m:
-		return true
-	case <-m.link.ctx.Done():
-		return false
-	case <-d.stopped:
-		return false
-	}
-}
-
-// readMessage reads the next message and tells its size; nil for a frame of
-// another kind.
-func readMessage(conn *wire.Conn) (*pb.ServerMessage, int, error) {
+// readMessage reads the next message; nil for a frame of another kind.
+func readMessage(conn *wire.Conn) (*pb.ServerMessage, error) {
 	kind, payload, err := conn.Read()
 	switch {
 	case errors.Is(err, io.EOF):
-		return nil, 0, errors.New("the service closed the connection")
+		return nil, errors.New("the service closed the connection")
 	case err != nil:
-		return nil, 0, err
+		return nil, err
 	case kind != wire.KindServer:
-		return nil, 0, nil
+		return nil, nil
 	}
 	msg := &pb.ServerMessage{}
 	if err := proto.Unmarshal(payload, msg); err != nil {
-		return nil, 0, fmt.Errorf("message of the service cannot be decoded: %w", err)
+		return nil, fmt.Errorf("message of the service cannot be decoded: %w", err)
 	}
-	return msg, len(payload), nil
+	return msg, nil
 }
 
-func (l *link) send(msg *pb.ClientMessage) error {
+// send sends messages in one write, from here if the socket takes them.
+func (l *link) send(messages []*pb.ClientMessage) error {
+	if len(messages) == 0 {
+		return nil
+	}
 	if l == nil || l.conn == nil {
 		return errors.New("there is no connection")
 	}
-	return l.conn.Queue(wire.KindClient, msg)
+	for _, m := range messages {
+		if err := l.conn.Hold(wire.KindClient, m); err != nil {
+			return err
+		}
+	}
+	l.conn.Flush()
+	return nil
 }
 
 // hangup gives the connection up; its goroutine ends by itself.

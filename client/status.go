@@ -51,7 +51,7 @@ func askStatus(ctx context.Context, address string) (*pb.StatusResult, error) {
 		}
 	}
 	for {
-		msg, _, err := readMessage(conn)
+		msg, err := readMessage(conn)
 		if err != nil {
 			if ctx.Err() != nil {
 				err = ctx.Err()

@@ -333,14 +333,10 @@ func (n *Node) drain() {
 	if e.Record != nil {
 		n.record(e.Sequence, e.Record)
 	}
-	for i := range e.Now {
-		if s, ok := n.outgoing(&e.Now[i]); ok {
-			n.fx.Send = append(n.fx.Send, s)
-		}
-	}
+	n.sendNow(e.Now)
 	for i := range e.After {
-		if s, ok := n.outgoing(&e.After[i]); ok {
-			n.fx.After = append(n.fx.After, SendAfter{Sequence: e.Sequence, Send: s})
+		if m := &e.After[i]; n.maySend(m) {
+			n.fx.After = append(n.fx.After, SendAfter{Sequence: e.Sequence, Send: outgoing(m)})
 		}
 	}
 	for i := range e.Chosen {
@@ -371,17 +367,45 @@ func (n *Node) record(sequence uint64, r *paxos.Record) {
 	n.fx.Append = append(n.fx.Append, Append{Sequence: sequence, Record: r})
 }
 
-// outgoing makes a message for a peer; false: it is not to be sent.
-func (n *Node) outgoing(m *paxos.Message) (Send, bool) {
-	p := n.peer(m.To)
-	if p == nil || !p.speaks() || !n.mayCampaign(m.Kind) {
-		return Send{}, false
+// sendNow passes on messages that depend on nothing. Followers that are equally
+// far are sent the same accept: it is made, and encoded, once.
+func (n *Node) sendNow(messages []paxos.Message) {
+	var last *paxos.Message
+	var made Send
+	for i := range messages {
+		m := &messages[i]
+		if !n.maySend(m) {
+			continue
+		}
+		if last != nil && sameAccept(last, m) {
+			made.To = m.To
+		} else {
+			made = outgoing(m)
+		}
+		last = m
+		n.fx.Send = append(n.fx.Send, made)
 	}
+}
+
+// sameAccept reports whether two accepts differ in nothing but who gets them.
+func sameAccept(a, b *paxos.Message) bool {
+	return a.Kind == paxos.MsgAccept && b.Kind == paxos.MsgAccept &&
+		a.Ballot == b.Ballot && a.Chosen == b.Chosen &&
+		len(a.Entries) == len(b.Entries) && len(a.Entries) > 0 && &a.Entries[0] == &b.Entries[0]
+}
+
+func (n *Node) maySend(m *paxos.Message) bool {
+	p := n.peer(m.To)
+	return p != nil && p.speaks() && n.mayCampaign(m.Kind)
+}
+
+// outgoing makes a message for a peer.
+func outgoing(m *paxos.Message) Send {
 	return Send{
 		To:      m.To,
 		Message: &pb.PeerMessage{Body: &pb.PeerMessage_Paxos{Paxos: EncodeMessage(m)}},
 		Bulk:    m.Kind == paxos.MsgCatchUpReply,
-	}, true
+	}
 }
 
 // apply hands a chosen entry to the state machine.

@@ -110,6 +110,9 @@ type Peers struct {
 	dropped atomic.Uint64
 	quiet   quietLog
 
+	encoding sync.Mutex
+	scratch  []byte // of holdEqual
+
 	ctx      context.Context
 	cancel   context.CancelFunc
 	wg       sync.WaitGroup
@@ -172,17 +175,81 @@ func (p *Peers) Run(ctx context.Context) {
 
 // Send queues a message for a peer; it never blocks. See Dropped.
 func (p *Peers) Send(s Send) {
-	for _, l := range p.links {
-		if l.member.ID == s.To {
-			l.send(s)
-			return
-		}
+	if l := p.link(s.To); l != nil {
+		l.send(s)
+		l.flush()
+		return
 	}
 	p.dropped.Add(1)
 }
 
 // Dropped counts the messages that were not sent: the peer was not connected,
 // or its queue was full.
+// SendAll is Send for several messages in their order. Those for one peer go in
+// one write, and equal ones in a row (the same value) are encoded once.
+func (p *Peers) SendAll(sends []Send) {
+	for i := 0; i < len(sends); {
+		n := 1
+		for i+n < len(sends) && sends[i+n].Message == sends[i].Message {
+			n++
+		}
+		if n == 1 || sends[i].Bulk {
+			p.hold(sends[i : i+n])
+		} else {
+			p.holdEqual(sends[i : i+n])
+		}
+		i += n
+	}
+	if len(sends) > 0 {
+		for _, l := range p.links {
+			l.flush()
+		}
+	}
+}
+
+func (p *Peers) hold(sends []Send) {
+	for _, s := range sends {
+		if l := p.link(s.To); l != nil {
+			l.send(s)
+		} else {
+			p.dropped.Add(1)
+		}
+	}
+}
+
+// scratchMax is the largest buffer that is kept for encoding, in bytes.
+const scratchMax = 4 << 20
+
+func (p *Peers) holdEqual(sends []Send) {
+	p.encoding.Lock()
+	defer p.encoding.Unlock()
+	b, err := proto.MarshalOptions{}.MarshalAppend(p.scratch[:0], sends[0].Message)
+	if err != nil {
+		p.dropped.Add(uint64(len(sends)))
+		p.o.Logger.Error("a message for replicas cannot be encoded and was dropped", "reason", err)
+		return
+	}
+	for _, s := range sends {
+		if l := p.link(s.To); l != nil {
+			l.sendEncoded(b)
+		} else {
+			p.dropped.Add(1)
+		}
+	}
+	if p.scratch = b; cap(b) > scratchMax {
+		p.scratch = nil
+	}
+}
+
+func (p *Peers) link(to paxos.ReplicaID) *link {
+	for _, l := range p.links {
+		if l.member.ID == to {
+			return l
+		}
+	}
+	return nil
+}
+
 func (p *Peers) Dropped() uint64 { return p.dropped.Load() }
 
 // UpdateHello changes what this replica says of itself, and tells the peers
@@ -192,6 +259,7 @@ func (p *Peers) UpdateHello(h *pb.PeerHello) {
 	for _, l := range p.links {
 		if l.main.Load() != nil {
 			l.send(Send{To: l.member.ID, Message: helloMessage(h, laneMain, l.member.Name)})
+			l.flush()
 		}
 	}
 }

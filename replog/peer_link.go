@@ -39,29 +39,45 @@ func (l *link) lane(name string) *atomic.Pointer[wire.Conn] {
 	return &l.main
 }
 
-// send queues a message on its lane, or drops it.
+// send queues a message on its lane, or drops it. What goes by the main lane
+// leaves with the next flush, at the latest.
 func (l *link) send(s Send) {
-	lane := &l.main
+	lane, how := &l.main, (*wire.Conn).Hold
 	if s.Bulk {
-		lane = &l.bulk
+		lane, how = &l.bulk, (*wire.Conn).Queue
 	}
-	c := lane.Load()
-	if c == nil {
-		l.peers.dropped.Add(1)
+	if c := lane.Load(); c != nil {
+		l.sent(how(c, wire.KindPeer, s.Message), s.Bulk)
 		return
 	}
-	if n := proto.Size(s.Message); n > peerMaxFrame {
-		l.peers.dropped.Add(1)
-		l.peers.o.Logger.Error("a message for a replica is too large and was dropped", "peer", l.member.Name, "bytes", n, "limit", peerMaxFrame)
+	l.peers.dropped.Add(1)
+}
+
+// sendEncoded is send for the main lane and a message that is encoded already.
+func (l *link) sendEncoded(message []byte) {
+	if c := l.main.Load(); c != nil {
+		l.sent(c.HoldBytes(wire.KindPeer, message), false)
 		return
 	}
-	err := c.Queue(wire.KindPeer, s.Message)
+	l.peers.dropped.Add(1)
+}
+
+// flush lets what is queued on the main lane go, from the calling goroutine if
+// the socket takes it.
+func (l *link) flush() {
+	if c := l.main.Load(); c != nil {
+		c.Flush()
+	}
+}
+
+// sent counts and reports what could not be queued.
+func (l *link) sent(err error, bulk bool) {
 	if err == nil {
 		return
 	}
 	l.peers.dropped.Add(1)
 	if !errors.Is(err, wire.ErrClosed) && l.peers.quiet.again("send "+l.member.Name) {
-		l.peers.o.Logger.Warn("messages for a replica are dropped", "peer", l.member.Name, "bulk", s.Bulk, "reason", err)
+		l.peers.o.Logger.Warn("messages for a replica are dropped", "peer", l.member.Name, "bulk", bulk, "reason", err)
 	}
 }
 
@@ -72,6 +88,7 @@ func (l *link) serve(c *wire.Conn, lane *atomic.Pointer[wire.Conn], ours *pb.Pee
 	if now := l.peers.hello.Load(); now != ours && lane == &l.main {
 		// It changed before UpdateHello could find this connection.
 		l.send(Send{To: l.member.ID, Message: helloMessage(now, laneMain, l.member.Name)})
+		l.flush()
 	}
 	c.SetReadTimeout(l.peers.o.ReadTimeout)
 	for {
@@ -163,6 +180,7 @@ func (p *Peers) newConn(nc net.Conn, accepted bool) *wire.Conn {
 	return wire.NewConn(nc, wire.Options{
 		Accepted:       accepted,
 		MaxFrame:       peerMaxFrame,
+		MaxSend:        peerMaxFrame,
 		QueueBytes:     peerQueueBytes,
 		WriteTimeout:   p.o.ReadTimeout,
 		ReadTimeout:    p.o.HelloTimeout,

@@ -36,6 +36,10 @@ type Conn struct {
 	// if none has; limited: the deadline of the network connection is that.
 	frameEnd time.Time
 	limited  bool
+	// renewed is when the deadline was last set for a read timeout, of
+	// renewedFor.
+	renewed    time.Time
+	renewedFor time.Duration
 
 	// Writing, see write.go.
 	mu      sync.Mutex
@@ -197,9 +201,20 @@ func (c *Conn) fill(n int) error {
 	return nil
 }
 
-// limitRead sets the deadline of the next read from the network.
+// limitRead sets the deadline of the next read from the network. A read
+// timeout is renewed when a fifth of it has gone by: moving a deadline with
+// each frame costs more than reading it.
 func (c *Conn) limitRead() error {
-	end := deadline(time.Duration(c.timeout.Load()))
+	timeout := time.Duration(c.timeout.Load())
+	var end time.Time
+	if timeout > 0 {
+		now := time.Now()
+		if !c.limited && c.w == c.r && timeout == c.renewedFor && now.Sub(c.renewed) < timeout/5 {
+			return nil
+		}
+		end = now.Add(timeout)
+		c.renewed, c.renewedFor = now, timeout
+	}
 	partly := c.o.FrameTimeout > 0 && c.w > c.r
 	if partly {
 		if c.frameEnd.IsZero() {

@@ -97,8 +97,8 @@ type Options struct {
 	// WriteTimeout ends the connection when a write (at most about 1 MiB) takes
 	// longer. 0: never.
 	WriteTimeout time.Duration
-	// ReadTimeout ends a Read during which nothing at all arrived for so long.
-	// 0: never. SetReadTimeout changes it.
+	// ReadTimeout ends a Read during which nothing at all arrived for so long, or
+	// up to a fifth less. 0: never. SetReadTimeout changes it.
 	ReadTimeout time.Duration
 	// FrameTimeout ends a Read when a frame that has begun to arrive is not
 	// whole after so long, however slowly it comes: what has arrived of it is

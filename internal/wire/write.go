@@ -79,13 +79,26 @@ func (c *Conn) add(kind byte, m proto.Message) error {
 func (c *Conn) QueueBytes(kind byte, payload []byte) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	b, err := c.reserve(kind, len(payload))
-	if err != nil {
+	if err := c.addBytes(kind, payload); err != nil {
 		return err
 	}
-	b.b = append(b.b, payload...)
 	c.signal()
 	return nil
+}
+
+// HoldBytes is Hold for a payload that is encoded already; it is copied.
+func (c *Conn) HoldBytes(kind byte, payload []byte) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.addBytes(kind, payload)
+}
+
+func (c *Conn) addBytes(kind byte, payload []byte) error {
+	b, err := c.reserve(kind, len(payload))
+	if err == nil {
+		b.b = append(b.b, payload...)
+	}
+	return err
 }
 
 // Queued is how many bytes are queued or being written.

@@ -33,10 +33,10 @@ func (w *diskWork) empty() bool {
 // is one item an event.
 type disk struct {
 	storage replog.StorageAPI
-	// post reports to the loop; send hands a message to a peer's queue; fail
-	// stops the replica. None of them blocks.
+	// post reports to the loop; send sends messages to peers; fail stops the
+	// replica. None of them blocks.
 	post    func(replica.Event)
-	send    func(replog.Send)
+	send    func([]replog.Send)
 	fail    func(error)
 	metrics *shellMetrics
 
@@ -49,7 +49,8 @@ type disk struct {
 	// Of the goroutine alone: what is gathered for the next flush.
 	records  []*paxos.Record
 	after    []replog.SendAfter
-	sequence uint64 // highest gathered
+	sends    []replog.Send // of after, once it is durable
+	sequence uint64        // highest gathered
 }
 
 func newDisk(storage replog.StorageAPI) *disk {
@@ -159,16 +160,21 @@ func (d *disk) flush() error {
 	if d.sequence == 0 {
 		return nil
 	}
+	// The messages first: their receivers work while the loop here does.
 	done := d.sequence
-	d.post(replog.AppendDone{Sequence: done})
-	for _, a := range d.after {
+	for i := range d.after {
 		// Durable before visible: nothing leaves before its record is on disk.
-		invariant.Assert(a.Sequence <= done, "a message that waits for record %d would leave at %d", a.Sequence, done)
-		d.send(a.Send)
+		invariant.Assert(d.after[i].Sequence <= done, "a message that waits for record %d would leave at %d", d.after[i].Sequence, done)
+		d.sends = append(d.sends, d.after[i].Send)
 	}
+	if len(d.sends) > 0 {
+		d.send(d.sends)
+	}
+	d.post(replog.AppendDone{Sequence: done})
 	clear(d.records)
 	clear(d.after)
-	d.records, d.after, d.sequence = d.records[:0], d.after[:0], 0
+	clear(d.sends)
+	d.records, d.after, d.sends, d.sequence = d.records[:0], d.after[:0], d.sends[:0], 0
 	return nil
 }
 

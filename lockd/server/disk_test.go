@@ -76,7 +76,11 @@ func scriptedDisk(s *scriptedStorage) *disk {
 			s.h.add("installed %d", ev.Meta.GetSlot())
 		}
 	}
-	d.send = func(m replog.Send) { s.h.add("send to %d", m.To) }
+	d.send = func(sends []replog.Send) {
+		for _, m := range sends {
+			s.h.add("send to %d", m.To)
+		}
+	}
 	d.fail = func(err error) { s.h.add("fail: %v", err) }
 	return d
 }
@@ -98,7 +102,7 @@ func TestDiskGathersAndKeepsOrder(t *testing.T) {
 	d.put(diskWork{after: []replog.SendAfter{after(3, 2)}})
 	go d.run()
 	d.close()
-	want := "append 2; sync; done 3; send to 2; send to 3; send to 2"
+	want := "append 2; sync; send to 2; send to 3; send to 2; done 3"
 	if got := s.h.String(); got != want {
 		t.Errorf("got  %s\nwant %s", got, want)
 	}
@@ -110,7 +114,7 @@ func TestDiskNeedsNoFlushForNothing(t *testing.T) {
 	d.put(diskWork{after: []replog.SendAfter{after(7, 2)}})
 	go d.run()
 	d.close()
-	if got, want := s.h.String(), "done 7; send to 2"; got != want {
+	if got, want := s.h.String(), "send to 2; done 7"; got != want {
 		t.Errorf("got %s, want %s", got, want)
 	}
 }

@@ -55,7 +55,9 @@ type clientConn struct {
 	limit   int64
 	room    chan struct{} // one slot: pending fell to the limit
 	gone    chan struct{} // closed when the connection is being ended from here
-	ending  bool          // of the loop: nothing more is sent
+	// Of the loop.
+	ending bool // nothing more is sent
+	held   bool // it has frames that are to be flushed at the end of the batch
 }
 
 // stepped takes off a message that the replica has been given.
@@ -88,6 +90,7 @@ type door struct {
 	// leave. The loop alone adds to them, so drain may wait once it has ended.
 	closers sync.WaitGroup
 	deep    map[*clientConn]struct{} // may have more than fullBytes queued; of the loop
+	held    []*clientConn            // have frames to be flushed; of the loop
 
 	mu     sync.Mutex
 	conns  map[net.Conn]struct{} // every open socket, for stop
@@ -273,7 +276,13 @@ func (d *door) send(c *clientConn, m *pb.ServerMessage) {
 	}
 	err := d.queue(c, m)
 	switch {
-	case err == nil || errors.Is(err, wire.ErrClosed):
+	case err == nil:
+		if !c.held {
+			c.held = true
+			d.held = append(d.held, c)
+		}
+		return
+	case errors.Is(err, wire.ErrClosed):
 		return
 	case errors.Is(err, wire.ErrQueueFull):
 		d.metrics.tooSlow.Inc()
@@ -299,7 +308,18 @@ func (d *door) queue(c *clientConn, m *pb.ServerMessage) error {
 			return wire.ErrQueueFull
 		}
 	}
-	return c.wire.Queue(wire.KindServer, m)
+	return c.wire.Hold(wire.KindServer, m)
+}
+
+// flush lets the frames go that a batch has gathered, a connection at a time.
+// No writer is woken for them, unless a socket does not take all at once.
+func (d *door) flush() {
+	for i, c := range d.held {
+		c.held = false
+		c.wire.Flush()
+		d.held[i] = nil
+	}
+	d.held = d.held[:0]
 }
 
 // mayBeDeep gives the connection one of the places of those with a deep queue.

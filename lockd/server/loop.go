@@ -137,6 +137,7 @@ func (l *loop) perform(e replica.Effects) bool {
 	for i := range e.Conns {
 		l.queue(&e.Conns[i])
 	}
+	l.door.flush()
 	for _, c := range e.Close {
 		if conn := l.conns[c.Conn]; conn != nil {
 			l.door.end(conn, c.Reason)
@@ -152,9 +153,7 @@ func (l *loop) perform(e replica.Effects) bool {
 // performLog hands disk and peers their part. The messages that depend on
 // nothing go first: the followers work while the own disk does.
 func (l *loop) performLog(e *replog.Effects) {
-	for _, s := range e.Send {
-		l.peers.Send(s)
-	}
+	l.peers.SendAll(e.Send)
 	for i := range e.Append {
 		l.appended = max(l.appended, e.Append[i].Sequence)
 	}

@@ -189,7 +189,7 @@ func (s *Server) start(opened *replog.Opened) (*parts, error) {
 	if err != nil {
 		return nil, err
 	}
-	p.disk.post, p.disk.send, p.disk.fail, p.disk.metrics = post, p.peers.Send, s.fail, s.metrics
+	p.disk.post, p.disk.send, p.disk.fail, p.disk.metrics = post, p.peers.SendAll, s.fail, s.metrics
 	p.slow.post, p.slow.fail = post, s.fail
 	l := p.loop
 	l.rep, l.box, l.disk, l.slow, l.peers, l.door = rep, box, p.disk, p.slow, p.peers, p.door
