@@ -169,9 +169,13 @@ Endpoints come from --endpoints or LOCKCTL_ENDPOINTS, by default those of
 	f.StringVar(&a.cell, "cell", os.Getenv("LOCKCTL_CELL"), "refuse a service of another cell than this (LOCKCTL_CELL)")
 	f.StringVarP(&a.output, "output", "o", "table", "output: table or json")
 	f.DurationVar(&a.timeout, "timeout", 10*time.Second, "give up after this long without an answer (not while waiting for a lock or watching)")
-	root.AddCommand(a.statusCmd(), a.createCmd(), a.putCmd(), a.getCmd(), a.lsCmd(), a.statCmd(), a.rmCmd(),
-		a.watchCmd(), a.lockCmd(), a.locksCmd(), a.whyCmd(), a.breakCmd(), a.sessionsCmd(), a.sequencerCmd(),
-		a.benchCmd(), a.demoCmd(), demoWorkerCmd())
+	lock := a.lockCmd()
+	files := []*cobra.Command{a.createCmd(), a.putCmd(), a.getCmd(), a.lsCmd(), a.treeCmd(), a.statCmd(), a.rmCmd(),
+		a.watchCmd(), a.locksCmd(), a.whyCmd(), a.breakCmd()}
+	a.completePaths(files...)
+	a.completeLock(lock)
+	root.AddCommand(files...)
+	root.AddCommand(lock, a.statusCmd(), a.sessionsCmd(), a.sequencerCmd(), a.benchCmd(), a.demoCmd(), demoWorkerCmd())
 	wrapArgs(root)
 	return root
 }

@@ -47,6 +47,7 @@ type waiterRow struct {
 
 type lockRow struct {
 	Path       string      `json:"path"`
+	Exists     bool        `json:"exists"` // there is a node of that path
 	Fence      uint64      `json:"fence,string"`
 	Generation uint64      `json:"lock_generation,string"`
 	Holders    []holderRow `json:"holders"`
@@ -54,7 +55,7 @@ type lockRow struct {
 }
 
 func lockJSON(l client.LockInfo) lockRow {
-	row := lockRow{Path: l.Path, Fence: l.Fence, Generation: l.Generation, Holders: []holderRow{}, Waiters: []waiterRow{}}
+	row := lockRow{Path: l.Path, Exists: true, Fence: l.Fence, Generation: l.Generation, Holders: []holderRow{}, Waiters: []waiterRow{}}
 	for _, h := range l.Holders {
 		row.Holders = append(row.Holders, holderRow{
 			Session: h.Session, Client: h.Client.Name, Host: h.Client.Host, PID: h.Client.PID,
@@ -93,19 +94,48 @@ left of its lease, its lock-delay; and who waits, in order, and for how long.`,
 				if err != nil {
 					return err
 				}
-				if js {
-					return printJSON(lockJSON(l))
+				exists, err := nodeExists(ctx, r, l)
+				if err != nil {
+					return err
 				}
-				return printWhy(l)
+				if js {
+					row := lockJSON(l)
+					row.Exists = exists
+					return printJSON(row)
+				}
+				return printWhy(l, exists)
 			})
 		},
 	}
 }
 
-func printWhy(l client.LockInfo) error {
+// nodeExists tells a free lock from one whose node does not exist, or not any
+// more: then it is in its lock-delay. A lock that somebody holds or waits for
+// has a node.
+func nodeExists(ctx context.Context, r *client.Reader, l client.LockInfo) (bool, error) {
+	for _, h := range l.Holders {
+		if !h.Ghost {
+			return true, nil
+		}
+	}
+	if len(l.Waiters) > 0 {
+		return true, nil
+	}
+	_, err := r.Stat(ctx, l.Path)
+	if errors.Is(err, client.ErrNotFound) {
+		return false, nil
+	}
+	return err == nil, err
+}
+
+func printWhy(l client.LockInfo, exists bool) error {
 	t := newTable()
-	if len(l.Holders) == 0 {
+	switch {
+	case len(l.Holders) > 0:
+	case exists:
 		t.row(l.Path + " is free")
+	default:
+		t.row(l.Path + " does not exist: its lock is free (lockctl lock would create it)")
 	}
 	for _, h := range l.Holders {
 		if h.Ghost {
@@ -158,12 +188,18 @@ func (a *app) locksCmd() *cobra.Command {
 			return a.read(cmd.Context(), func(ctx context.Context, r *client.Reader, js bool) error {
 				var rows []lockRow
 				t := newTable("LOCK", "STATE", "MODE", "FENCE", "CLIENT", "HOST", "PID", "SINCE", "FOR")
+				found := false
 				for l, err := range r.Locks(ctx, path) {
 					if err != nil {
 						return err
 					}
+					found = true
 					if js {
-						rows = append(rows, lockJSON(l))
+						row := lockJSON(l)
+						if row.Exists, err = nodeExists(ctx, r, l); err != nil {
+							return err
+						}
+						rows = append(rows, row)
 						continue
 					}
 					for _, h := range l.Holders {
@@ -175,6 +211,16 @@ func (a *app) locksCmd() *cobra.Command {
 					}
 					for i, w := range l.Waiters {
 						t.row(l.Path, fmt.Sprintf("waits, %d", i+1), w.Mode, "", w.Client.Name, w.Client.Host, w.Client.PID, stamp(w.Since), span(w.Waited))
+					}
+				}
+				if !found {
+					// Nothing to list: because there is nothing, or because of a typing error?
+					exists, err := nodeExists(ctx, r, client.LockInfo{Path: path})
+					if err != nil {
+						return err
+					}
+					if !exists {
+						fmt.Fprintf(os.Stderr, "lockctl: %s does not exist\n", path)
 					}
 				}
 				if js {
@@ -368,14 +414,14 @@ func statusJSON(endpoint string, st client.ReplicaStatus) statusRow {
 }
 
 func printStatus(rows []statusRow) error {
-	t := newTable("ENDPOINT", "REPLICA", "ROLE", "MASTER", "EPOCH", "APPLIED", "REVISION", "SESSIONS", "NODES", "UP", "PEERS BEHIND")
+	t := newTable("ENDPOINT", "CELL", "REPLICA", "ROLE", "MASTER", "EPOCH", "APPLIED", "REVISION", "SESSIONS", "NODES", "UP", "PEERS BEHIND")
 	for _, r := range rows {
 		if r.Error != "" {
-			why := "no answer"
+			why, cell := "no answer", "-"
 			if r.Cell != "" {
-				why = "other cell"
+				why, cell = "other cell", r.Cell
 			}
-			t.row(r.Endpoint, "-", why)
+			t.row(r.Endpoint, cell, "-", why)
 			continue
 		}
 		var behind []string
@@ -394,7 +440,7 @@ func printStatus(rows []statusRow) error {
 		if master == "" {
 			master = "-"
 		}
-		t.row(r.Endpoint, r.Replica, r.Role, master, r.Epoch, r.Applied, r.Revision, r.Sessions, r.Nodes,
+		t.row(r.Endpoint, r.Cell, r.Replica, r.Role, master, r.Epoch, r.Applied, r.Revision, r.Sessions, r.Nodes,
 			span(time.Duration(r.UptimeMS)*time.Millisecond), strings.Join(behind, ", "))
 	}
 	if err := t.print(); err != nil {
