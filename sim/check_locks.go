@@ -96,7 +96,11 @@ func (h *history) acquired(m *storepb.Command, op *storepb.Acquire, result *stor
 	switch result.GetCode() {
 	case storepb.Code_WAITING:
 		q.waiting = append(q.waiting, r)
-	case storepb.Code_GRANTED:
+	case storepb.Code_OK, storepb.Code_GRANTED:
+		if result.GetGrant() == nil {
+			h.w.fail("locks", "%s: ticket %d of session %s is granted without a grant", op.GetPath(), r.number, short(r.session))
+			return
+		}
 		if len(q.waiting) > 0 {
 			h.w.fail("fairness", "%s: ticket %d of session %s overtakes the queue %v", op.GetPath(), r.number, short(r.session), q.waiting)
 			return

@@ -39,6 +39,11 @@ type client struct {
 	holds    []*hold
 	watches  []*watch
 	ending   bool // the session is being closed
+
+	// For scripts.
+	lastAnswer string
+	lostLocks  map[string]bool
+	expired    int // sessions
 }
 
 // fromConn is an event of a connection.
@@ -82,7 +87,9 @@ func (c *client) begin() {
 	w.trace.add(w.now, "begin", uint64(c.index), uint64(c.life))
 	w.tell(c.name, "begins (session machine %d)", c.life)
 	c.post(machine.Tick{})
-	c.think(c.life)
+	if !w.plan.scripted {
+		c.think(c.life)
+	}
 }
 
 // end drops the program. If it was killed or its machine lost, its connection
@@ -245,6 +252,9 @@ func (c *client) stateChanged(s machine.State) {
 		w.tell(c.name, "session is %s", [...]string{"connecting", "live", "in jeopardy", "expired", "closed"}[s])
 	}
 	c.state = s
+	if s == machine.Expired {
+		c.expired++
+	}
 	if s != machine.Expired && s != machine.Closed {
 		return
 	}

@@ -174,6 +174,7 @@ func (d *disk) install(s *replog.InstallSnapshot) {
 	if !d.must("install a snapshot", d.p.storage.InstallSnapshot(s.Meta, s.Promised, s.Entries)) {
 		return
 	}
+	d.p.installs++
 	d.p.w.counts.installs++
 	d.p.w.happened(FaultSnapshotInstalled)
 	if w := d.p.w; w.telling() {
@@ -256,6 +257,9 @@ func (d *disk) must(what string, err error) bool {
 		d.count(err)
 		d.checkStopped(what, err)
 		p.powerGone = p.powerGone || !d.machineLives(err)
+		if w.plan.scripted {
+			p.keeping = keepPageCache
+		}
 		w.crashAndRestart(p, "its disk failed to "+what)
 	case p.spoiled:
 		// What was durable cannot be read back: the replica stops.
@@ -308,7 +312,7 @@ func isDiskFault(err error) bool {
 // crash loses what was not flushed.
 func (d *disk) crash() {
 	d.queue, d.beside, d.stuck = nil, nil, nil
-	if d.flushing && d.p.w.diskRandom.chance(700_000) {
+	if d.flushing && (d.p.w.plan.scripted || d.p.w.diskRandom.chance(700_000)) {
 		// The mark is written already; the flush of both does not end.
 		d.p.fs.StopAfter(1)
 		if err := d.p.storage.Sync(); err == nil {

@@ -15,6 +15,11 @@ func (p *process) crashDisk() {
 	w := p.w
 	power := p.powerGone
 	p.powerGone = false
+	if p.keeping != keepByChance {
+		p.crashAsTold()
+		p.keepFull()
+		return
+	}
 	kind := w.diskRandom.below(10)
 	unsynced := p.fs.Unsynced()
 	switch {
@@ -80,5 +85,37 @@ func (p *process) keepOnly(f Fault, unsynced int, keep func(offset int64) bool) 
 func (p *process) keepFull() {
 	if p.full {
 		p.fs.Limit(0)
+	}
+}
+
+// keeping says what the end of a process leaves of what was not flushed.
+type keeping int
+
+const (
+	keepByChance  keeping = iota
+	keepPageCache         // only the process ends
+	keepNothing
+	keepMark
+	keepRecord
+	keepAll
+)
+
+// crashAsTold is crashDisk where a script says what is left.
+func (p *process) crashAsTold() {
+	unsynced := p.fs.Unsynced()
+	switch p.keeping {
+	case keepPageCache:
+		p.w.happened(FaultKilled)
+		p.fs = p.fs.Kill()
+	case keepNothing:
+		p.loseTail(unsynced)
+	case keepMark:
+		p.torn = true
+		p.keepOnly(FaultMarkAlone, unsynced, func(offset int64) bool { return offset < marksEnd })
+	case keepRecord:
+		p.keepOnly(FaultRecordAlone, unsynced, func(offset int64) bool { return offset >= marksEnd })
+	case keepAll:
+		p.w.happened(FaultPowerCut)
+		p.fs = p.fs.CrashKeep(func(string, int64) bool { return true })
 	}
 }

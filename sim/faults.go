@@ -25,6 +25,9 @@ func (w *World) crashAndRestart(p *process, why string) {
 }
 
 func (w *World) restartLater(p *process, wait int64) {
+	if w.plan.scripted {
+		return // the script says when
+	}
 	boot := p.boot
 	w.after(wait, func() {
 		if !p.up && p.boot == boot && p.refused == nil {

@@ -179,10 +179,12 @@ func (p *process) mendDisk() {
 // faultSecond starts a second process with the data of one that runs: it must be
 // told so and change nothing.
 func (w *World) faultSecond() {
-	p := w.target()
-	if !p.up {
-		return
+	if p := w.target(); p.up {
+		w.startSecond(p)
 	}
+}
+
+func (w *World) startSecond(p *process) {
 	w.happened(FaultSecondProcess)
 	w.trace.add(w.now, "second process", uint64(p.index))
 	before := p.fs.Ops()

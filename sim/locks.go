@@ -76,6 +76,9 @@ func (c *client) acquired(k *call) {
 	w.held[h.path] = append(w.held[h.path], h)
 	w.counts.grants++
 	c.work(h)
+	if w.plan.scripted && !k.cancel {
+		return // the script says when it is given back
+	}
 	span := w.workRandom.skewed(1, 3000*millisecond)
 	if w.workRandom.chance(200_000) {
 		span = w.workRandom.between(second, 6*second)
@@ -211,6 +214,9 @@ func (c *client) lost(l machine.Lost) bool {
 			w.fail("client", "%s: the loss of %s (call %d) is reported twice", c.name, h.path, h.id)
 		}
 		h.lost = true
+		if w.plan.scripted {
+			c.lostLocks[h.path] = true
+		}
 		// What was frozen past its deadline cannot have stopped in time; on
 		// waking it still takes its time to stop.
 		h.late = c.paused() && h.deadline != 0 && c.clock.read(w.now) > h.deadline+5*time.Millisecond

@@ -14,6 +14,7 @@ const (
 // show.
 type plan struct {
 	seed     uint64
+	scripted bool // a script says what happens
 	replicas int
 	clients  int
 

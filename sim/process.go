@@ -54,6 +54,9 @@ type process struct {
 	// pageCacheLies: a flush has failed and only the process has ended: what was
 	// not flushed is still seen and will never be durable.
 	pageCacheLies bool
+	keeping       keeping  // a script says what its next end leaves on the disk
+	notes         []string // of the last start
+	installs      int
 	disk          disk
 	connected     []bool // by index: the connection to that replica stands
 	conns         map[replica.ConnID]*conn
@@ -95,6 +98,7 @@ func (p *process) start() {
 		p.refuse(err)
 		return
 	}
+	p.notes = opened.Notes
 	p.opened, p.storage, p.identity = opened, opened.Storage, opened.Identity.GetCellIdentity()
 	if !p.emptied {
 		p.checkRemembers(opened)

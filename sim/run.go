@@ -33,14 +33,19 @@ type Report struct {
 func Run(o Options) Report {
 	w := newWorld(drawPlan(o.Seed))
 	w.story.out = o.Story
+	w.play()
+	return w.finish(o)
+}
+
+// finish looks for linearizability and reports.
+func (w *World) finish(o Options) Report {
 	if o.Search == 0 {
 		o.Search = 300 * time.Millisecond
 	}
-	w.play()
 	if w.failure == nil {
 		w.history.checkLinearizable(o.Search)
 	}
-	r := Report{Seed: o.Seed, Trace: w.trace.hash, Events: w.trace.events, Simulated: nanos(w.now),
+	r := Report{Seed: w.seed, Trace: w.trace.hash, Events: w.trace.events, Simulated: nanos(w.now),
 		Failure: w.failure, Undecided: w.undecided, Summary: w.summary(), Faults: w.faults}
 	if w.telling() {
 		w.tell("end", "%s", r.Summary)

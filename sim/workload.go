@@ -295,6 +295,9 @@ func (c *client) done(d machine.Done) {
 		w.tell(c.name, "call %d %v %s: %s", k.id, k.kind, k.path, tellAnswer(&d))
 	}
 	w.history.answer(k)
+	if w.plan.scripted && k.kind != opCheck {
+		c.lastAnswer = answerName(k)
+	}
 	switch k.kind {
 	case opLock, opShared, opTry:
 		c.acquired(k)

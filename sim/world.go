@@ -85,12 +85,15 @@ func newWorld(p plan) *World {
 	w.net = newNetwork(w.plan.replicas + w.plan.clients)
 	for i := 0; i < w.plan.replicas; i++ {
 		p := &process{w: w, index: i, id: paxos.ReplicaID(i + 1), name: fmt.Sprintf("n%d", i+1), clock: w.drawClock()}
+		if w.plan.scripted {
+			p.name = fmt.Sprintf("n%d", i) // as scripts count
+		}
 		p.fs = faultfs.New()
 		w.replicas = append(w.replicas, p)
 	}
 	for i := 0; i < w.plan.clients; i++ {
 		c := &client{w: w, index: w.plan.replicas + i, name: fmt.Sprintf("c%d", i+1), clock: w.drawClock(),
-			random: newStream(seed, 1000+uint64(i))}
+			random: newStream(seed, 1000+uint64(i)), lostLocks: map[string]bool{}}
 		w.clients = append(w.clients, c)
 	}
 	return w
@@ -130,13 +133,22 @@ func (w *World) run(until int64, done func() bool) {
 	}
 }
 
-// play plays the whole run. A panic in the product is a failure like another.
+// play plays the whole run.
 func (w *World) play() {
+	w.guard(w.playParts)
+}
+
+// guard runs f; a panic in the product is a failure like another.
+func (w *World) guard(f func()) {
 	defer func() {
 		if r := recover(); r != nil {
 			w.fail("panic", "%v\n%s", r, debug.Stack())
 		}
 	}()
+	f()
+}
+
+func (w *World) playParts() {
 	w.tellPlan()
 	w.found()
 	w.faulty = true

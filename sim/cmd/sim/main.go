@@ -4,6 +4,7 @@
 //	sim -for 60s             fresh seeds on all cores for that long
 //	sim -n N                 N fresh seeds
 //	sim -seeds A-B           these seeds
+//	sim -script FILE -v      plays a script and prints its story
 //
 // It ends with the line "N passed, N failed" and exit code 1 if any failed.
 package main
@@ -28,6 +29,9 @@ type options struct {
 	seeds   string
 	n       int
 	last    time.Duration
+	script  string
+	plan    string
+	shrink  bool
 	plant   string
 	quiet   bool
 	stop    bool
@@ -41,6 +45,7 @@ func main() {
 	flag.StringVar(&o.seeds, "seeds", "", "run the seeds A-B")
 	flag.IntVar(&o.n, "n", 0, "run so many fresh seeds")
 	flag.DurationVar(&o.last, "for", 0, "run fresh seeds for so long")
+	flag.StringVar(&o.script, "script", "", "play the script in this file; with -v with its story")
 	flag.StringVar(&o.plant, "plant", "", "plant a bug (builds with -tags plantedbugs only)")
 	flag.BoolVar(&o.quiet, "quiet", false, "with -seed: no story, only the outcome")
 	flag.BoolVar(&o.stop, "stop", false, "end with the first failing seed")
@@ -66,6 +71,9 @@ func run(o options) (failed bool, err error) {
 		if err := plant(o.plant); err != nil {
 			return false, err
 		}
+	}
+	if o.script != "" {
+		return script(o)
 	}
 	if o.seed != "" {
 		seed, err := strconv.ParseUint(o.seed, 0, 64)
@@ -122,6 +130,33 @@ func source(o options) (func() (uint64, bool), error) {
 		}
 		return next - 1, time.Now().Before(end)
 	}, nil
+}
+
+// script plays a script.
+func script(o options) (failed bool, err error) {
+	text, err := os.ReadFile(o.script)
+	if err != nil {
+		return false, fmt.Errorf("reading the script: %w", err)
+	}
+	s, err := sim.ParseScript(string(text))
+	if err != nil {
+		return false, fmt.Errorf("%s: %w", o.script, err)
+	}
+	out := bufio.NewWriterSize(os.Stdout, 1<<16)
+	run := sim.Options{}
+	if o.verbose {
+		run.Story = out
+	}
+	r := sim.RunScript(s, run)
+	if r.Failure != nil {
+		fmt.Fprintf(out, "%s: FAILED: %v\n0 passed, 1 failed\n", o.script, r.Failure)
+	} else {
+		fmt.Fprintf(out, "%s: passed in %v of simulated time\n1 passed, 0 failed\n", o.script, r.Simulated.Round(time.Millisecond))
+	}
+	if err := out.Flush(); err != nil {
+		return false, fmt.Errorf("writing the story: %w", err)
+	}
+	return r.Failure != nil, nil
 }
 
 // one runs a seed with its story.
