@@ -4,7 +4,7 @@ import (
 	"context"
 	"net"
 	"runtime"
-	"sync/atomic"
+	"sync"
 	"time"
 
 	"github.com/seed70370324/lockd/client"
@@ -22,10 +22,10 @@ type sessionsResult struct {
 func (a *app) runSessions(ctx context.Context, fl benchFlags) (benchResult, error) {
 	r := benchResult{Workload: "sessions", Sessions: &sessionsResult{}}
 	errs := &benchErrors{}
-	writes := &atomic.Int64{}
+	sent := &sentCounter{}
 	before := memoryInUse()
 	start := time.Now()
-	sessions, took, err := a.dialMany(ctx, fl.sessions, errs, client.WithDialer(countingDialer(writes)))
+	sessions, took, err := a.dialMany(ctx, fl.sessions, errs, client.WithDialer(sent.dialer()))
 	elapsed := time.Since(start)
 	if err != nil {
 		closeMany(sessions, errs)
@@ -35,7 +35,7 @@ func (a *app) runSessions(ctx context.Context, fl benchFlags) (benchResult, erro
 	r.latencies(took, elapsed)
 	if n := len(sessions); n > 0 {
 		r.Sessions.Bytes = max(0, memoryInUse()-before) / n
-		r.Sessions.KeepAlives = keepSessions(ctx, fl.duration, writes)
+		r.Sessions.KeepAlives = sent.during(ctx, fl.duration)
 		for _, s := range sessions {
 			if err := s.Err(); err != nil {
 				errs.add(err)
@@ -49,18 +49,6 @@ func (a *app) runSessions(ctx context.Context, fl benchFlags) (benchResult, erro
 	return r, nil
 }
 
-// keepSessions waits, and returns how many KeepAlives a second were sent.
-func keepSessions(ctx context.Context, d time.Duration, writes *atomic.Int64) float64 {
-	end := time.NewTimer(d)
-	defer end.Stop()
-	start, from := time.Now(), writes.Load()
-	select {
-	case <-end.C:
-	case <-ctx.Done():
-	}
-	return float64(writes.Load()-from) / time.Since(start).Seconds()
-}
-
 // memoryInUse is what this process has in use, heap and stacks, in bytes.
 func memoryInUse() int {
 	// What a pool holds goes with the second collection.
@@ -71,25 +59,73 @@ func memoryInUse() int {
 	return int(m.HeapAlloc + m.StackInuse)
 }
 
-// countingDialer makes connections that count their writes. A session that is
-// open and not used sends nothing but KeepAlives, each in a write of its own.
-func countingDialer(writes *atomic.Int64) func(context.Context, string) (net.Conn, error) {
+// sentCounter counts the KeepAlives of many sessions. A session that is open
+// and not used sends nothing else, and each in a write of its own.
+type sentCounter struct {
+	mu    sync.Mutex
+	start time.Time // of counting; zero: not yet
+	conns []*countedConn
+}
+
+// countedConn tells its writes to c.
+type countedConn struct {
+	net.Conn
+	c *sentCounter
+	// While c counts, under its mutex.
+	writes      int
+	first, last time.Duration // since c.start
+}
+
+// dialer makes connections that are counted.
+func (c *sentCounter) dialer() func(context.Context, string) (net.Conn, error) {
 	var d net.Dialer
 	return func(ctx context.Context, address string) (net.Conn, error) {
 		nc, err := d.DialContext(ctx, "tcp", address)
 		if err != nil {
 			return nil, err
 		}
-		return &countingConn{Conn: nc, writes: writes}, nil
+		conn := &countedConn{Conn: nc, c: c}
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		c.conns = append(c.conns, conn)
+		return conn, nil
 	}
 }
 
-type countingConn struct {
-	net.Conn
-	writes *atomic.Int64
+func (c *countedConn) Write(b []byte) (int, error) {
+	c.c.mu.Lock()
+	if !c.c.start.IsZero() {
+		if c.last = time.Since(c.c.start); c.writes == 0 {
+			c.first = c.last
+		}
+		c.writes++
+	}
+	c.c.mu.Unlock()
+	return c.Conn.Write(b)
 }
 
-func (c *countingConn) Write(b []byte) (int, error) {
-	c.writes.Add(1)
-	return c.Conn.Write(b)
+// during waits for d, and returns how many KeepAlives a second all sessions
+// together send. They were opened at about the same time and so send at about
+// the same times: a count of d would depend on how many such times fall into
+// it. So it is the sum of each session's rate, from its first to its last; 0 if
+// d is too short for two.
+func (c *sentCounter) during(ctx context.Context, d time.Duration) float64 {
+	end := time.NewTimer(d)
+	defer end.Stop()
+	c.mu.Lock()
+	c.start = time.Now()
+	c.mu.Unlock()
+	select {
+	case <-end.C:
+	case <-ctx.Done():
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	sum := 0.0
+	for _, conn := range c.conns {
+		if conn.writes > 1 && conn.last > conn.first {
+			sum += float64(conn.writes-1) / (conn.last - conn.first).Seconds()
+		}
+	}
+	return sum
 }
