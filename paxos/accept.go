@@ -94,10 +94,10 @@ func (r *Replica) propose(commands [][]byte) {
 }
 
 // cutProposals puts what waits into as few slots as the limits allow. Nothing
-// waits for company: what has gathered since the last Take goes together.
+// waits for company, but while a flush is under way: see gathering.
 func (r *Replica) cutProposals() {
 	l := r.lead
-	for len(l.pending) > 0 && r.windowOpen() {
+	for len(l.pending) > 0 && r.windowOpen() && !r.gathering() {
 		n, bytes := 0, 0
 		for n < len(l.pending) && (n == 0 || bytes+len(l.pending[n]) <= r.o.BatchBytes) {
 			bytes += len(l.pending[n])
@@ -111,6 +111,17 @@ func (r *Replica) cutProposals() {
 	if len(l.pending) == 0 {
 		l.pending = nil // the slots own the array now
 	}
+}
+
+// gatherTime bounds how long commands wait for the flush under way.
+const gatherTime = 20 * time.Millisecond
+
+// gathering reports whether what is proposed had better wait: while the own
+// flush is under way, commands gather, and fill one slot, one record and one
+// message a follower together instead of one each. Nothing waits when nothing
+// is being flushed, and a disk that hangs holds nobody up.
+func (r *Replica) gathering() bool {
+	return len(r.owed) > 0 && r.now-r.owed[0].at < gatherTime && r.lead.pendingBytes < r.o.BatchBytes
 }
 
 // windowOpen reports whether another slot may be opened. The window bounds

@@ -506,13 +506,13 @@ func (c *cell) write(n int) {
 	c.t.Helper()
 	for i := range n {
 		l := c.untilLed()
+		before := l.node.Status().Paxos.Last
 		l.node.Step(c.now, replog.ProposeCommands{Commands: [][]byte{fmt.Appendf(nil, "command %d", i)}})
 		l.settle()
-		if i%20 == 19 || i == n-1 {
-			c.until("written", func() bool {
-				return !l.up() || l.node.Status().Applied == l.node.Status().Paxos.Last
-			})
-		}
+		c.until("written", func() bool {
+			s := l.node.Status()
+			return !l.up() || s.Paxos.Last > before && s.Applied == s.Paxos.Last
+		})
 	}
 }
 
