@@ -55,6 +55,10 @@ type Limits struct {
 	MaxFrame       int           // bytes in a client's frame, default 2 MiB
 	MaxPending     int           // bytes of one connection that wait for the loop, default 1 MiB
 	HelloTimeout   time.Duration // from connecting to the first message, default 10 s
+	FrameTimeout   time.Duration // from the first byte of a frame to its last, default 30 s
+	WriteTimeout   time.Duration // for a client to take anything at all, default 20 s
+	MaxQueued      int           // bytes that wait for all clients to read them, default 1 GiB
+	MaxWaiting     int           // bytes of all connections that wait for the loop, default 256 MiB
 }
 
 // reservedFiles is how many open files are not for clients: the log needs some
@@ -197,9 +201,16 @@ func (c Config) withDefaults() Config {
 	orInt(&c.Limits.MaxConnections, 50_000)
 	orInt(&c.Limits.MaxFrame, 2<<20)
 	orInt(&c.Limits.MaxPending, 1<<20)
-	if c.Limits.HelloTimeout == 0 {
-		c.Limits.HelloTimeout = 10 * time.Second
+	orInt(&c.Limits.MaxQueued, 1<<30)
+	orInt(&c.Limits.MaxWaiting, 256<<20)
+	orTime := func(v *time.Duration, d time.Duration) {
+		if *v == 0 {
+			*v = d
+		}
 	}
+	orTime(&c.Limits.HelloTimeout, 10*time.Second)
+	orTime(&c.Limits.FrameTimeout, 30*time.Second)
+	orTime(&c.Limits.WriteTimeout, 20*time.Second)
 	if c.Logger == nil {
 		c.Logger = slog.New(slog.NewTextHandler(io.Discard, nil))
 	}

@@ -24,10 +24,6 @@ const (
 	// flushTime bounds how long a connection that is being closed may take to
 	// read what is left for it.
 	flushTime = time.Second
-	// writeTime cuts off a client that takes nothing for so long.
-	writeTime = 20 * time.Second
-	// frameTime cuts off a client whose frame is not whole after so long.
-	frameTime = 30 * time.Second
 	// politeRefusals is how many connections over the limit are told so at the
 	// same time; the rest are just closed.
 	politeRefusals = 64
@@ -58,6 +54,7 @@ type clientConn struct {
 	// Of the loop.
 	ending bool // nothing more is sent
 	held   bool // it has frames that are to be flushed at the end of the batch
+	seen   int  // bytes that were queued when that was last looked at
 }
 
 // stepped takes off a message that the replica has been given.
@@ -89,8 +86,10 @@ type door struct {
 	// closers are the goroutines that let a closing connection's last frames
 	// leave. The loop alone adds to them, so drain may wait once it has ended.
 	closers sync.WaitGroup
-	deep    map[*clientConn]struct{} // may have more than fullBytes queued; of the loop
-	held    []*clientConn            // have frames to be flushed; of the loop
+	deep    map[*clientConn]struct{}       // may have more than fullBytes queued; of the loop
+	held    []*clientConn                  // have frames to be flushed; of the loop
+	clients map[replica.ConnID]*clientConn // all that the loop knows; of the loop
+	queued  int                            // bytes for all of them, or more: see relieve
 
 	mu     sync.Mutex
 	conns  map[net.Conn]struct{} // every open socket, for stop
@@ -139,6 +138,7 @@ func (d *door) admit(nc net.Conn) {
 	serve := d.serve
 	if d.open.Load() >= int64(d.limits.MaxConnections) {
 		d.metrics.refused.Inc()
+		d.metrics.met(limitConnections)
 		if d.polite.Load() >= politeRefusals {
 			_ = nc.Close()
 			return
@@ -160,7 +160,7 @@ func (d *door) admit(nc net.Conn) {
 }
 
 func (d *door) newWire(nc net.Conn) *wire.Conn {
-	return wire.NewConn(nc, wire.Options{Accepted: true, MaxFrame: d.limits.MaxFrame, QueueBytes: queueBytes, WriteTimeout: writeTime, FrameTimeout: frameTime})
+	return wire.NewConn(nc, wire.Options{Accepted: true, MaxFrame: d.limits.MaxFrame, QueueBytes: queueBytes, WriteTimeout: d.limits.WriteTimeout, FrameTimeout: d.limits.FrameTimeout})
 }
 
 // refuse tells a client that there are too many connections.
@@ -168,8 +168,8 @@ func (d *door) refuse(nc net.Conn) {
 	defer d.polite.Add(-1)
 	w := d.newWire(nc)
 	if w.Handshake(d.ctx) == nil {
-		d.lastWord(w, pb.ErrorCode_TOO_MANY, fmt.Sprintf(
-			"this replica has its %d connections: close some, or share one among sessions", d.limits.MaxConnections))
+		d.lastWord(w, limitError(pb.ErrorCode_TOO_MANY, limitConnections, fmt.Sprintf(
+			"this replica has its %d connections, the limit: close some, or share one among sessions", d.limits.MaxConnections)))
 	}
 	_ = w.Close()
 }
@@ -194,30 +194,44 @@ func (d *door) serve(nc net.Conn) {
 		return
 	}
 	d.metrics.accepted.Inc()
-	code, err := d.read(c)
-	if code != pb.ErrorCode_ERROR_UNSPECIFIED {
+	if last := d.read(c); last != nil {
 		d.metrics.bad.Inc()
-		d.log.Debug("a client is cut off", "remote", nc.RemoteAddr(), "error", err)
-		d.lastWord(w, code, err.Error())
+		d.metrics.met(last.limit)
+		d.log.Debug("a client is cut off", "remote", nc.RemoteAddr(), "reason", last.text)
+		d.lastWord(w, limitError(last.code, last.limit, last.text))
+	} else if errors.Is(w.Err(), os.ErrDeadlineExceeded) {
+		d.metrics.tooSlow.Inc()
+		d.metrics.met(limitWriteTime)
+		d.log.Warn("a client is cut off: it has taken nothing for too long", "remote", nc.RemoteAddr(), "limit", d.limits.WriteTimeout)
 	}
 	d.box.put(letter{event: replica.ConnClosed{Conn: c.id}, conn: c})
 }
 
-// read carries messages into the mailbox until the connection ends. The code
-// says what the client is to be told, if anything.
-func (d *door) read(c *clientConn) (pb.ErrorCode, error) {
+// lastWords are what a client is told that is cut off.
+type lastWords struct {
+	code  pb.ErrorCode
+	limit string // that it has met, or ""
+	text  string
+}
+
+// read carries messages into the mailbox until the connection ends; nil: there
+// is nothing to be told.
+func (d *door) read(c *clientConn) *lastWords {
 	first := true
 	for {
 		kind, payload, err := c.wire.Read()
 		if err != nil {
-			return readCode(err, d.limits.HelloTimeout)
+			return d.readFailed(err, first)
 		}
 		if kind != wire.KindClient {
 			continue // of a later version
 		}
+		if last := tooManyParts(payload); last != nil {
+			return last
+		}
 		m := new(pb.ClientMessage)
 		if err := proto.Unmarshal(payload, m); err != nil {
-			return pb.ErrorCode_BAD_MESSAGE, fmt.Errorf("the message cannot be decoded: %w", err)
+			return &lastWords{pb.ErrorCode_BAD_MESSAGE, "", fmt.Sprintf("the message cannot be decoded: %v", err)}
 		}
 		if m.Body == nil {
 			continue // of a later version
@@ -226,47 +240,54 @@ func (d *door) read(c *clientConn) (pb.ErrorCode, error) {
 			first = false
 			c.wire.SetReadTimeout(0)
 		}
-		size := len(payload) + letterBytes
+		size := weight(m, len(payload))
 		c.pending.Add(int64(size))
 		if !d.box.put(letter{event: replica.ConnReceived{Conn: c.id, Message: m}, conn: c, size: size, patient: m.GetRequest() != nil}) {
-			return pb.ErrorCode_ERROR_UNSPECIFIED, errStopping
+			return nil
 		}
 		for c.pending.Load() > c.limit {
 			select {
 			case <-c.room:
 			case <-c.gone:
-				return pb.ErrorCode_ERROR_UNSPECIFIED, wire.ErrClosed
+				return nil
 			case <-d.ctx.Done():
-				return pb.ErrorCode_ERROR_UNSPECIFIED, errStopping
+				return nil
 			}
+		}
+		if d.box.full.Load() && !d.box.wait(c.gone, d.ctx.Done()) {
+			return nil
 		}
 	}
 }
 
-// readCode says what a client is to be told when reading from it has failed.
-func readCode(err error, hello time.Duration) (pb.ErrorCode, error) {
+// readFailed says what a client is to be told when reading from it has failed.
+func (d *door) readFailed(err error, first bool) *lastWords {
 	var large *wire.FrameTooLargeError
 	var header *wire.HeaderError
 	switch {
 	case errors.As(err, &large):
-		return pb.ErrorCode_FRAME_TOO_LARGE, err
+		return &lastWords{pb.ErrorCode_FRAME_TOO_LARGE, limitFrame, err.Error()}
 	case errors.As(err, &header):
-		return pb.ErrorCode_BAD_MESSAGE, err
+		return &lastWords{pb.ErrorCode_BAD_MESSAGE, "", err.Error()}
+	case errors.Is(err, os.ErrDeadlineExceeded) && first:
+		return &lastWords{pb.ErrorCode_BAD_MESSAGE, limitHelloTime, fmt.Sprintf("no Hello within %v of connecting", d.limits.HelloTimeout)}
 	case errors.Is(err, os.ErrDeadlineExceeded):
-		return pb.ErrorCode_BAD_MESSAGE, fmt.Errorf("no Hello within %v of connecting", hello)
+		return &lastWords{pb.ErrorCode_BAD_MESSAGE, limitFrameTime, fmt.Sprintf("a frame was not whole %v after its first byte", d.limits.FrameTimeout)}
 	}
-	return pb.ErrorCode_ERROR_UNSPECIFIED, err
+	return nil
 }
 
 // lastWord tells a client why its connection ends, and ends it.
-func (d *door) lastWord(w *wire.Conn, code pb.ErrorCode, text string) {
+func (d *door) lastWord(w *wire.Conn, m *pb.ServerMessage) {
 	// If it cannot be queued the client is not reading; it is cut off anyway.
-	_ = w.Queue(wire.KindServer, fatalError(code, text))
+	_ = w.Queue(wire.KindServer, m)
 	_ = w.CloseAfterFlush(flushTime)
 }
 
-func fatalError(code pb.ErrorCode, text string) *pb.ServerMessage {
-	return &pb.ServerMessage{Body: &pb.ServerMessage_Error{Error: &pb.Error{Code: code, Text: text, Fatal: true}}}
+func fatalError(code pb.ErrorCode, text string) *pb.ServerMessage { return limitError(code, "", text) }
+
+func limitError(code pb.ErrorCode, limit, text string) *pb.ServerMessage {
+	return &pb.ServerMessage{Body: &pb.ServerMessage_Error{Error: &pb.Error{Code: code, Text: text, Limit: limit, Fatal: true}}}
 }
 
 // send queues a message; the loop alone calls it.
@@ -285,11 +306,23 @@ func (d *door) send(c *clientConn, m *pb.ServerMessage) {
 	case errors.Is(err, wire.ErrClosed):
 		return
 	case errors.Is(err, wire.ErrQueueFull):
-		d.metrics.tooSlow.Inc()
-		d.log.Warn("a client is cut off: it reads too slowly", "remote", c.nc.RemoteAddr(), "queued_bytes", c.wire.Queued())
+		d.tooSlow(c, limitConnOutput)
+		return
 	default:
 		d.log.Error("a client is cut off: its message cannot be encoded", "remote", c.nc.RemoteAddr(), "error", err)
 	}
+	d.cut(c)
+}
+
+// tooSlow cuts off a client that does not read.
+func (d *door) tooSlow(c *clientConn, limit string) {
+	d.metrics.tooSlow.Inc()
+	d.metrics.met(limit)
+	d.log.Warn("a client is cut off: it reads too slowly", "remote", c.nc.RemoteAddr(), "queued_bytes", c.wire.Queued(), "limit", limit)
+	d.cut(c)
+}
+
+func (d *door) cut(c *clientConn) {
 	c.ending = true
 	close(c.gone)
 	_ = c.nc.Close() // the reader sees it and cleans up
@@ -299,16 +332,31 @@ func (d *door) send(c *clientConn, m *pb.ServerMessage) {
 // blame: it is served as fast as it reads. One that does not read is
 // ErrQueueFull in the end.
 func (d *door) queue(c *clientConn, m *pb.ServerMessage) error {
-	if c.wire.Queued() > fullBytes {
+	queued := c.wire.Queued()
+	if queued > fullBytes {
 		if r := m.GetRead(); r != nil {
+			d.metrics.met(limitConnOutput)
 			m = &pb.ServerMessage{Body: &pb.ServerMessage_Error{Error: &pb.Error{Code: pb.ErrorCode_OVERLOADED, Id: r.GetId(),
-				RetryAfterMs: putOffMS, Text: "more has been asked for than the connection carries; try again soon"}}}
+				RetryAfterMs: putOffMS, Limit: limitConnOutput, Text: fmt.Sprintf(
+					"%d bytes wait for this connection to read them, the limit is %d: read them, and repeat this one soon", queued, fullBytes)}}}
 		}
 		if !d.mayBeDeep(c) {
 			return wire.ErrQueueFull
 		}
 	}
-	return c.wire.Hold(wire.KindServer, m)
+	if err := c.wire.Hold(wire.KindServer, m); err != nil {
+		return err
+	}
+	// Only these can be large; of others it is enough to count the last but one.
+	if m.GetWatch() != nil || m.GetRead() != nil {
+		queued = c.wire.Queued()
+	}
+	d.queued += queued - c.seen
+	c.seen = queued
+	if d.queued > d.limits.MaxQueued {
+		d.relieve()
+	}
+	return nil
 }
 
 // flush lets the frames go that a batch has gathered, a connection at a time.

@@ -2,6 +2,7 @@ package server
 
 import (
 	"sync"
+	"sync/atomic"
 
 	"github.com/seed70370324/lockd/lockd/replica"
 )
@@ -22,9 +23,10 @@ type letter struct {
 	ask func(*replica.Replica)
 }
 
-// mailbox gathers what happens for the loop. It has no bound of its own: each
-// sender has one (a connection's pending bytes, the peers' allowance, one
-// completion for each effect that the replica asked for).
+// mailbox gathers what happens for the loop. It takes everything: each sender
+// has a bound of its own (a connection's pending bytes, the peers' allowance,
+// one completion for each effect that the replica asked for), and clients wait
+// while it is full of all their messages together.
 type mailbox struct {
 	mu     sync.Mutex
 	items  []letter
@@ -32,6 +34,10 @@ type mailbox struct {
 	woken  bool          // wake has been filled since the last swap
 	flush  bool          // a flush is under way, whose end will be put
 	closed bool
+	bytes  int           // of clients' messages among items
+	most   int           // of these: from then on it is full; 0: never
+	full   atomic.Bool   // clients are to wait
+	room   chan struct{} // while it is full: closed with the next swap
 }
 
 // keepLetters is how much room an emptied slice keeps.
@@ -47,6 +53,10 @@ func (m *mailbox) put(l letter) bool {
 		return false
 	}
 	m.items = append(m.items, l)
+	if m.bytes += l.size; m.bytes > m.most && m.most > 0 && m.room == nil {
+		m.room = make(chan struct{})
+		m.full.Store(true)
+	}
 	wake := !m.woken && !(l.patient && m.flush)
 	m.woken = m.woken || wake
 	m.mu.Unlock()
@@ -73,8 +83,38 @@ func (m *mailbox) swap(empty []letter, flush bool) []letter {
 		return empty
 	}
 	m.items, m.woken, m.flush = empty, false, flush
+	m.empty()
 	m.mu.Unlock()
 	return items
+}
+
+// empty notes that all messages have been taken; mu is held.
+func (m *mailbox) empty() {
+	m.bytes = 0
+	if m.room != nil {
+		m.full.Store(false)
+		close(m.room)
+		m.room = nil
+	}
+}
+
+// wait waits until the mailbox is not full any more; false: one of the given
+// channels was closed before.
+func (m *mailbox) wait(gone, stop <-chan struct{}) bool {
+	m.mu.Lock()
+	room := m.room
+	m.mu.Unlock()
+	if room == nil {
+		return true
+	}
+	select {
+	case <-room:
+		return true
+	case <-gone:
+		return false
+	case <-stop:
+		return false
+	}
 }
 
 // close makes put refuse and returns what nobody will read any more.
@@ -82,6 +122,7 @@ func (m *mailbox) close() []letter {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.closed = true
+	m.empty()
 	items := m.items
 	m.items = nil
 	return items

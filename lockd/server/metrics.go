@@ -26,6 +26,7 @@ type shellMetrics struct {
 	tooSlow      prometheus.Counter   // cut off for not reading
 	peerDrops    prometheus.Counter   // peers' messages over the allowance
 
+	limits      limitCounts  // what each limit of the shell has refused
 	peerPending atomic.Int64 // bytes of peers' messages that wait for the loop
 }
 
@@ -68,13 +69,17 @@ type replicaMetric struct {
 type replicaCollector struct {
 	ask     func(context.Context, func(*replica.Replica)) error
 	up      *prometheus.Desc
+	limited *prometheus.Desc
+	shell   *shellMetrics
 	metrics []replicaMetric
 }
 
-func newReplicaCollector(ask func(context.Context, func(*replica.Replica)) error) *replicaCollector {
+func newReplicaCollector(ask func(context.Context, func(*replica.Replica)) error, shell *shellMetrics) *replicaCollector {
 	c := &replicaCollector{
-		ask: ask,
-		up:  prometheus.NewDesc("lockd_up", "1 if the replica answered this scrape.", nil, nil),
+		ask: ask, shell: shell,
+		limited: prometheus.NewDesc("lockd_limit_refused_total", "What limits have refused, put off or cut off; docs/operations.md has a table of them.",
+			[]string{"limit"}, nil),
+		up: prometheus.NewDesc("lockd_up", "1 if the replica answered this scrape.", nil, nil),
 	}
 	add := func(kind prometheus.ValueType, name, help string, value func(*replica.Metrics) float64) {
 		c.metrics = append(c.metrics, replicaMetric{prometheus.NewDesc(name, help, nil, nil), kind, value})
@@ -111,6 +116,7 @@ func newReplicaCollector(ask func(context.Context, func(*replica.Replica)) error
 // Describe names the metrics.
 func (c *replicaCollector) Describe(ch chan<- *prometheus.Desc) {
 	ch <- c.up
+	ch <- c.limited
 	for i := range c.metrics {
 		ch <- c.metrics[i].desc
 	}
@@ -129,5 +135,8 @@ func (c *replicaCollector) Collect(ch chan<- prometheus.Metric) {
 	ch <- prometheus.MustNewConstMetric(c.up, prometheus.GaugeValue, 1)
 	for i := range c.metrics {
 		ch <- prometheus.MustNewConstMetric(c.metrics[i].desc, c.metrics[i].kind, c.metrics[i].value(&m))
+	}
+	for name, n := range c.shell.limits.with(m.Limited) {
+		ch <- prometheus.MustNewConstMetric(c.limited, prometheus.CounterValue, float64(n), name)
 	}
 }

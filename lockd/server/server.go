@@ -98,7 +98,7 @@ func (s *Server) fail(err error) {
 func (s *Server) Run(ctx context.Context) error {
 	defer s.listeners.close()
 	if s.listeners.http != nil {
-		s.metrics.registry.MustRegister(newReplicaCollector(s.ask))
+		s.metrics.registry.MustRegister(newReplicaCollector(s.ask, s.metrics))
 		a := admin.Start(s.listeners.http, admin.Options{Ready: s.ready, Metrics: s.metrics.registry, Logger: s.log})
 		defer a.Close()
 	}
@@ -174,15 +174,18 @@ func (s *Server) start(opened *replog.Opened) (*parts, error) {
 	options.Node.Paxos.Seed = randomUint64()
 	options.Node.NewIdentity = randomUint64
 	options.Node.WallHours = wallHours(time.Now())
+	box := newMailbox()
+	box.most = s.cfg.Limits.MaxWaiting
+	door := newDoor(s.listeners.client, s.cfg.Limits, box, s.metrics, s.log)
+	options.Room = door.roomFor
 	rep, err := replica.New(options, opened)
 	if err != nil {
 		return nil, fmt.Errorf("start the replica from the log: %w", err)
 	}
-	box := newMailbox()
 	post := func(ev replica.Event) { box.put(letter{event: ev}) }
 	p := &parts{
 		loop: newLoop(), disk: newDisk(opened.Storage), slow: newSlow(opened.Storage),
-		door:  newDoor(s.listeners.client, s.cfg.Limits, box, s.metrics, s.log),
+		door:  door,
 		alone: len(s.cfg.InitialCluster) == 1,
 	}
 	p.peers, err = s.newPeers(opened, rep, box)
@@ -194,6 +197,7 @@ func (s *Server) start(opened *replog.Opened) (*parts, error) {
 	l := p.loop
 	l.rep, l.box, l.disk, l.slow, l.peers, l.door = rep, box, p.disk, p.slow, p.peers, p.door
 	l.metrics, l.log, l.fail = s.metrics, s.log, s.fail
+	door.clients = l.conns
 	ctx, cancel := context.WithCancel(context.Background())
 	p.cancel = cancel
 	go p.disk.run()
