@@ -35,6 +35,10 @@ const (
 	soakSharedCount = 32 // contended counters
 	soakPerLock     = 4  // clients that share a lock, on average
 	soakFailures    = 20 // that are told, the rest is counted
+
+	// How long a client looks for a master: on a machine that gives the cell no
+	// time it is the service that must say whether a session is lost.
+	soakGrace = 5 * time.Minute
 )
 
 // soakLoad is the clients of a soak, and what they may expect of the cell.
@@ -138,7 +142,7 @@ func newSoakLoad(c *cell, clients int, lease, limit time.Duration) *soakLoad {
 	}
 	var wg sync.WaitGroup
 	for _, cl := range l.clients {
-		cl.s = c.dial(client.WithName(fmt.Sprintf("soak-%d", cl.i)), client.WithLease(lease), client.WithStateHandler(func(s client.State) {
+		cl.s = c.dial(client.WithName(fmt.Sprintf("soak-%d", cl.i)), client.WithLease(lease), client.WithGrace(soakGrace), client.WithStateHandler(func(s client.State) {
 			switch s {
 			case client.Jeopardy:
 				l.jeopardies.Add(1)

@@ -60,6 +60,7 @@ func (m *soakMeter) rest(idle soakIdle) {
 	t := m.c.t
 	t.Helper()
 	var tooMany string
+	var last []soakSample
 	defer func() {
 		if t.Failed() {
 			t.Log("the last that was over what it had been without clients: ", tooMany)
@@ -80,8 +81,16 @@ func (m *soakMeter) rest(idle soakIdle) {
 				return false
 			}
 		}
+		last = seen
 		return len(seen) == len(m.c.replicas)+1
 	})
+	for _, s := range last {
+		limit := idle.goroutines
+		if s.who == soakSelf {
+			limit = idle.self
+		}
+		t.Logf("at rest, %s: %v goroutines (%v before there were clients), heap %.1f MiB, of it log %.1f", s.who, s.goroutines, limit, s.alloc/soakMiB, s.log/soakMiB)
+	}
 }
 
 // stacks of the goroutines of a replica.
