@@ -7,6 +7,7 @@ import (
 	"io"
 	"os"
 	"os/signal"
+	"strings"
 	"syscall"
 	"time"
 
@@ -49,18 +50,26 @@ stop; 2 flags or environment are wrong and nothing was touched.`,
 			if err := f.fromEnvironment(cmd, os.LookupEnv); err != nil {
 				return err
 			}
-			return runDaemon(&f)
+			strange, err := f.checkEnvironment(os.Environ())
+			if err != nil {
+				return err
+			}
+			return runDaemon(&f, strange)
 		},
 	}
 	f.define(cmd)
 	return cmd
 }
 
-// runDaemon runs the replica until it is told to stop or fails.
-func runDaemon(f *daemonFlags) error {
+// runDaemon runs the replica until it is told to stop or fails. strange are
+// variables of the environment that are ignored.
+func runDaemon(f *daemonFlags, strange []string) error {
 	config, err := f.finish()
 	if err != nil {
 		return err
+	}
+	if len(strange) > 0 {
+		config.Logger.Warn("variables of the environment that belong to no flag are ignored", "names", strings.Join(strange, " "))
 	}
 	s, err := server.New(config)
 	if err != nil {

@@ -1,14 +1,18 @@
 package main
 
 import (
+	"cmp"
 	"fmt"
 	"log/slog"
 	"os"
+	"slices"
 	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
 
+	"github.com/seed70370324/lockd/internal/environ"
+	"github.com/seed70370324/lockd/internal/usage"
 	"github.com/seed70370324/lockd/internal/version"
 	"github.com/seed70370324/lockd/lockd/server"
 )
@@ -82,10 +86,29 @@ func (f *daemonFlags) fromEnvironment(cmd *cobra.Command, lookup func(string) (s
 			continue
 		}
 		if err := flags.Set(name, value); err != nil {
-			return usageError{fmt.Errorf("environment: %s=%q: %w", variable(name), value, err)}
+			return usageError{fmt.Errorf("environment: %s: %w", variable(name), usage.FlagError(cmd, err))}
 		}
 	}
 	return nil
+}
+
+// ofLock are the variables that `lockctl lock` gives its command, which may be
+// a lockd.
+var ofLock = []string{"LOCKD_FENCE", "LOCKD_SEQUENCER", "LOCKD_LOCK"}
+
+// checkEnvironment refuses a variable that is almost one of a flag, since it
+// would be ignored without a word, and returns the others that begin with LOCKD_
+// and are none: they may be another program's.
+func (f *daemonFlags) checkEnvironment(environment []string) (strange []string, err error) {
+	known := slices.Clone(ofLock)
+	for _, name := range f.names {
+		known = append(known, variable(name))
+	}
+	mistyped, meant, strange := environ.Check(environment, "LOCKD_", known)
+	if mistyped != "" {
+		return nil, usageError{fmt.Errorf("environment: %s belongs to no flag: is it %s? Correct or unset it", mistyped, meant)}
+	}
+	return strange, nil
 }
 
 func variable(flag string) string {
@@ -129,7 +152,21 @@ func (f *daemonFlags) finish() (server.Config, error) {
 			return c, usageError{fmt.Errorf("--%s %v: cannot be negative", v.name, v.value)}
 		}
 	}
-	return c, nil
+	return c, f.checkTimes()
+}
+
+// checkTimes refuses times with which no leader would last: followers must hear
+// of it several times before they lose patience.
+func (f *daemonFlags) checkTimes() error {
+	t := &f.config.Tuning
+	heartbeat, least, most := cmp.Or(t.Heartbeat, 100*time.Millisecond), cmp.Or(t.ElectionMin, 500*time.Millisecond), cmp.Or(t.ElectionMax, 900*time.Millisecond)
+	switch {
+	case most < least:
+		return usageError{fmt.Errorf("--election-max %v is less than --election-min %v", most, least)}
+	case least < 2*heartbeat:
+		return usageError{fmt.Errorf("--election-min %v must be at least twice the --heartbeat %v", least, heartbeat)}
+	}
+	return nil
 }
 
 func newLogger(format, level string) (*slog.Logger, error) {

@@ -165,7 +165,7 @@ func runLocal(f *localFlags, stdout, stderr io.Writer) (err error) {
 func (f *localFlags) directory() (dir string, remove func() error, err error) {
 	if f.dataDir != "" {
 		if err := os.MkdirAll(f.dataDir, 0o700); err != nil {
-			return "", nil, fmt.Errorf("--data-dir: %w", err)
+			return "", nil, fmt.Errorf("--data-dir: %w: give a directory that this user can make and write", err)
 		}
 		return f.dataDir, func() error { return nil }, nil
 	}

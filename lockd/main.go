@@ -14,6 +14,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/seed70370324/lockd/internal/usage"
 	"github.com/seed70370324/lockd/internal/version"
 	"github.com/seed70370324/lockd/lockd/server"
 )
@@ -60,14 +61,19 @@ func rootCommand() *cobra.Command {
 	root.SilenceUsage = true
 	root.SilenceErrors = true
 	root.CompletionOptions.HiddenDefaultCmd = true
-	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usageError{err} })
+	root.SuggestionsMinimumDistance = 2
+	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error { return usageError{usage.FlagError(cmd, err)} })
 	root.AddCommand(localCommand())
+	usage.Strict(root, func(err error) error { return usageError{err} })
 	return root
 }
 
 // noArgs refuses what is not a flag.
 func noArgs(cmd *cobra.Command, args []string) error {
 	if len(args) > 0 {
+		if s := cmd.SuggestionsFor(args[0]); len(s) > 0 {
+			return usageError{usage.Unknown(cmd, args[0])}
+		}
 		return usageError{fmt.Errorf("%q is not a flag or a command of %s", args[0], cmd.CommandPath())}
 	}
 	return nil

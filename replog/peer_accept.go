@@ -2,11 +2,13 @@ package replog
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net"
 	"time"
 
 	"github.com/seed70370324/lockd/internal/wire"
+	wirepb "github.com/seed70370324/lockd/internal/wire/pb"
 	"github.com/seed70370324/lockd/replog/pb"
 )
 
@@ -95,6 +97,9 @@ func (p *Peers) welcome(c *wire.Conn, ours *pb.PeerHello) (*link, *pb.PeerHello,
 		return nil, nil, err
 	}
 	h, err := readHello(c)
+	if errors.Is(err, errClient) {
+		tellClient(c, ours)
+	}
 	if err != nil {
 		return nil, nil, err
 	}
@@ -137,6 +142,16 @@ func (p *Peers) objection(c *wire.Conn, l *link, h, ours *pb.PeerHello) error {
 // refuse tells the other side why it is not let in; nothing is owed to it.
 func (p *Peers) refuse(c *wire.Conn, text string, fatal bool) {
 	err := c.Queue(wire.KindPeer, &pb.PeerMessage{Body: &pb.PeerMessage_Refusal{Refusal: &pb.PeerRefusal{Text: text, Fatal: fatal}}})
+	if err == nil {
+		_ = c.CloseAfterFlush(refusalTime)
+	}
+}
+
+// tellClient tells a client that it has come to the wrong port.
+func tellClient(c *wire.Conn, ours *pb.PeerHello) {
+	err := c.Queue(wire.KindServer, &wirepb.ServerMessage{Body: &wirepb.ServerMessage_Error{Error: &wirepb.Error{
+		Code: wirepb.ErrorCode_BAD_MESSAGE, Fatal: true,
+		Text: "this is the port for other replicas: clients connect to " + ours.GetClientAddress()}}})
 	if err == nil {
 		_ = c.CloseAfterFlush(refusalTime)
 	}

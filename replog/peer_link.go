@@ -188,11 +188,17 @@ func (p *Peers) newConn(nc net.Conn, accepted bool) *wire.Conn {
 	})
 }
 
+// errClient says that a client has come to the port for replicas.
+var errClient = errors.New("it is a client, and not a replica")
+
 // readHello reads the other side's first frame.
 func readHello(c *wire.Conn) (*pb.PeerHello, error) {
 	kind, payload, err := c.Read()
 	if err != nil {
 		return nil, err
+	}
+	if kind == wire.KindClient {
+		return nil, errClient
 	}
 	m := new(pb.PeerMessage)
 	if err := proto.Unmarshal(payload, m); err != nil || kind != wire.KindPeer || m.GetHello() == nil {

@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/seed70370324/lockd/client"
+	"github.com/seed70370324/lockd/internal/nodepath"
 )
 
 const (
@@ -96,6 +97,8 @@ func (fl *benchFlags) check(workloads []string) error {
 		return usagef("--size %d: must be between 0 and %d", fl.size, client.DataMax)
 	case fl.duration <= 0:
 		return usagef("--duration %v: must be positive", fl.duration)
+	case nodepath.Check(fl.path) != nil:
+		return usagef("--path %q: malformed path: %w", fl.path, nodepath.Check(fl.path))
 	}
 	flag, need := "--clients", 0
 	for _, w := range workloads {

@@ -18,6 +18,8 @@ import (
 
 	"github.com/seed70370324/lockd/client"
 	"github.com/seed70370324/lockd/client/lockctl/child"
+	"github.com/seed70370324/lockd/internal/environ"
+	"github.com/seed70370324/lockd/internal/usage"
 	"github.com/seed70370324/lockd/internal/version"
 )
 
@@ -93,12 +95,18 @@ func run(args []string) int {
 		return code
 	}
 	fmt.Fprintf(os.Stderr, "lockctl: %v\n", err)
-	var usage *usageError
-	if errors.As(err, &usage) {
+	var wrong *usageError
+	if errors.As(err, &wrong) {
 		fmt.Fprintf(os.Stderr, "usage: %s\nSee '%s --help'.\n", cmd.UseLine(), cmd.CommandPath())
+	}
+	if strings.Contains(err.Error(), syscall.ECONNREFUSED.Error()) {
+		fmt.Fprintf(os.Stderr, "lockctl: %s\n", startHint)
 	}
 	return code
 }
+
+// startHint is for those who have not started a cell, or not there.
+const startHint = "does a cell run there? 'lockd local' starts one on this machine; --endpoints or LOCKCTL_ENDPOINTS says where another one is"
 
 // exitCode of an error, for every command but lock.
 func exitCode(err error) int {
@@ -142,12 +150,13 @@ Endpoints come from --endpoints or LOCKCTL_ENDPOINTS, by default those of
 			if len(args) == 0 {
 				return nil
 			}
-			if s := cmd.SuggestionsFor(args[0]); len(s) > 0 {
-				return fmt.Errorf("unknown command %q: is it %s?", args[0], strings.Join(s, " or "))
-			}
-			return fmt.Errorf("unknown command %q", args[0])
+			return usage.Unknown(cmd, args[0])
 		},
 		PersistentPreRunE: func(*cobra.Command, []string) error {
+			mistyped, meant, _ := environ.Check(os.Environ(), "LOCKCTL_", []string{"LOCKCTL_ENDPOINTS", "LOCKCTL_CELL"})
+			if mistyped != "" {
+				return usagef("environment: %s is not known: is it %s? Correct or unset it", mistyped, meant)
+			}
 			if a.timeout <= 0 {
 				return usagef("--timeout %v: must be positive", a.timeout)
 			}
@@ -159,7 +168,7 @@ Endpoints come from --endpoints or LOCKCTL_ENDPOINTS, by default those of
 		SuggestionsMinimumDistance: 2,
 	}
 	root.SetVersionTemplate("lockctl {{.Version}}\n")
-	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return &usageError{err} })
+	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error { return &usageError{usage.FlagError(cmd, err)} })
 	endpoints := os.Getenv("LOCKCTL_ENDPOINTS")
 	if endpoints == "" {
 		endpoints = defaultEndpoints
@@ -177,6 +186,7 @@ Endpoints come from --endpoints or LOCKCTL_ENDPOINTS, by default those of
 	root.AddCommand(files...)
 	root.AddCommand(lock, a.statusCmd(), a.sessionsCmd(), a.sequencerCmd(), a.benchCmd(), a.demoCmd(), demoWorkerCmd())
 	wrapArgs(root)
+	usage.Strict(root, func(err error) error { return &usageError{err} })
 	return root
 }
 
@@ -252,14 +262,14 @@ func (a *app) withReader(ctx context.Context, limit bool, f func(context.Context
 	if err != nil {
 		return err
 	}
+	r, err := client.Connect(ctx, addresses, a.options("lockctl")...)
+	if err != nil {
+		return err
+	}
 	if limit {
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithTimeout(ctx, a.timeout)
 		defer cancel()
-	}
-	r, err := client.Connect(ctx, addresses, a.options("lockctl")...)
-	if err != nil {
-		return err
 	}
 	err = f(ctx, r)
 	return errors.Join(err, r.Close())
@@ -280,12 +290,12 @@ func (a *app) withSession(ctx context.Context, name string, f func(context.Conte
 	if err != nil {
 		return err
 	}
-	ctx, cancel := context.WithTimeout(ctx, a.timeout)
-	defer cancel()
 	s, err := client.Dial(ctx, addresses, append(a.options(name), more...)...)
 	if err != nil {
 		return err
 	}
+	ctx, cancel := context.WithTimeout(ctx, a.timeout)
+	defer cancel()
 	err = f(ctx, s)
 	if cerr := s.Close(); err == nil && cerr != nil {
 		return fmt.Errorf("close the session: %w", cerr)

@@ -5,9 +5,11 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
+	"syscall"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -247,9 +249,13 @@ or when its lease and lock-delay have run out.`,
 			if err != nil || n == 0 {
 				return usagef("--fence N is needed: the fence of the grant to break, from 'lockctl why %s'", args[0])
 			}
-			return a.withSession(cmd.Context(), "lockctl break", func(ctx context.Context, s *client.Session) error {
+			err = a.withSession(cmd.Context(), "lockctl break", func(ctx context.Context, s *client.Session) error {
 				return s.Break(ctx, args[0], n)
 			})
+			if errors.Is(err, client.ErrLost) {
+				return fmt.Errorf("%w ('lockctl why %s' shows who holds it, and under which fence)", err, args[0])
+			}
+			return err
 		},
 	}
 	c.Flags().StringVar(&fence, "fence", "", "fence of the grant to break")
@@ -369,9 +375,18 @@ of them is master, 6 if none is (or none answers).`,
 					return nil
 				}
 			}
-			return &exitError{codeUnavailable, errors.New("no endpoint is master")}
+			err = errors.New("no endpoint is master")
+			if nobodyListens(rows) {
+				err = fmt.Errorf("%w: %s", err, startHint)
+			}
+			return &exitError{codeUnavailable, err}
 		},
 	}
+}
+
+// nobodyListens tells whether there is nothing at any endpoint.
+func nobodyListens(rows []statusRow) bool {
+	return !slices.ContainsFunc(rows, func(r statusRow) bool { return !strings.Contains(r.Error, syscall.ECONNREFUSED.Error()) })
 }
 
 // askAll asks every replica at once, so that a dead one costs one time-out.

@@ -155,7 +155,7 @@ func (m *Machine) advance(now time.Duration) {
 		m.end(Closed, fmt.Errorf("%w: %w: it could not be told; the session ends there when its lease has run out",
 			ErrClosed, ErrUnavailable))
 	case m.state == Connecting && m.now >= m.openEnd:
-		m.end(Closed, fmt.Errorf("%w: no session within %v: %s", ErrUnavailable, m.o.OpenTimeout, m.Attempts()))
+		m.end(Closed, fmt.Errorf("%w: no master within %v: %s", ErrUnavailable, m.o.OpenTimeout, m.Attempts()))
 	default:
 		m.checkLink()
 		m.checkReads()

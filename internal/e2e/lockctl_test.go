@@ -128,7 +128,7 @@ func TestLockctl(t *testing.T) {
 		{args: "status --cell other", code: 6, stdout: "other cell", stderr: `it belongs to cell "e2e", not "other"`},
 		{args: "status --cell e2e", stdout: "master"},
 		{args: "get --colour /a", code: 2, stderr: "unknown flag: --colour"},
-		{args: "get /a --timeout soon", code: 2, stderr: "invalid argument"},
+		{args: "get /a --timeout soon", code: 2, stderr: "must be a time"},
 		{args: "bench", code: 2, stderr: "usage: lockctl bench"},
 		{args: "bench fly", code: 2, stderr: `"fly" is none of write, read, lock`},
 		{args: "bench write --clients 0", code: 2, stderr: "--clients 0"},

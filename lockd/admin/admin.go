@@ -33,6 +33,8 @@ type Options struct {
 	// Metrics are gathered for each scrape.
 	Metrics prometheus.Gatherer
 	Logger  *slog.Logger
+	// ClientAddress is told to clients that come to this port.
+	ClientAddress string
 }
 
 // Bounds on what a stranger can make the listener hold.
@@ -69,7 +71,7 @@ func Start(l net.Listener, o Options) *Server {
 	}
 	go func() {
 		defer close(s.done)
-		err := s.http.Serve(limitListener(l, maxConnections))
+		err := s.http.Serve(hintListener{limitListener(l, maxConnections), "this is the HTTP port: clients connect to " + o.ClientAddress})
 		if err != nil && !errors.Is(err, http.ErrServerClosed) {
 			o.Logger.Error("the HTTP listener has failed; health and metrics are gone until a restart", "error", err)
 		}

@@ -244,7 +244,26 @@ func (c *Config) check() error {
 			return err
 		}
 	}
+	if err := c.checkPorts(); err != nil {
+		return err
+	}
 	return c.checkCluster()
+}
+
+// checkPorts refuses one address for two purposes: the second listener would
+// say that somebody else has it.
+func (c *Config) checkPorts() error {
+	flags := map[string]string{}
+	for _, l := range [][2]string{{"--listen-client", c.ListenClient}, {"--listen-peer", c.ListenPeer}, {"--listen-http", c.ListenHTTP}} {
+		if _, port, err := splitAddress(l[1]); err != nil || port == 0 {
+			continue
+		}
+		if other := flags[l[1]]; other != "" {
+			return configErrorf("%s and %s are both %s: give each a port of its own", other, l[0], l[1])
+		}
+		flags[l[1]] = l[0]
+	}
+	return nil
 }
 
 func (c *Config) checkListen(flag, address, advertise, value string) error {

@@ -196,6 +196,14 @@ func TestDoorCutsOffWhoDoesNotSpeakTheProtocol(t *testing.T) {
 	wantFatal(t, w, pb.ErrorCode_FRAME_TOO_LARGE, "1000")
 	d.closed(c.id)
 
+	w = d.shake() // a replica
+	if err := w.QueueBytes(wire.KindPeer, []byte("hello")); err != nil {
+		t.Fatal(err)
+	}
+	c = d.opened()
+	wantFatal(t, w, pb.ErrorCode_BAD_MESSAGE, "--initial-cluster must name the other replicas' --listen-peer")
+	d.closed(c.id)
+
 	nc := d.dial()
 	if _, err := io.WriteString(nc, wire.Preface+"\x00\x00\x00\x01\x01\xee\x00\x00x"); err != nil {
 		t.Fatal(err)

@@ -102,6 +102,9 @@ func messagesIn(in []byte, limit int) (out []*pb.ClientMessage, shaken bool) {
 		if rest[5] != 1 || rest[6] != 0 || rest[7] != 0 || n > limit || len(rest) < 8+n {
 			break
 		}
+		if rest[4] == wire.KindPeer && len(out) == 0 {
+			break // a replica, which is told that this is the wrong port
+		}
 		m := new(pb.ClientMessage)
 		if rest[4] == wire.KindClient {
 			if proto.Unmarshal([]byte(rest[8:8+n]), m) != nil {

@@ -17,7 +17,7 @@ func (s *Server) open() (*replog.Opened, error) {
 	if fs == nil {
 		var err error
 		if fs, err = replog.NewOSFS(s.cfg.DataDir); err != nil {
-			return nil, fmt.Errorf("--data-dir: %w", err)
+			return nil, fmt.Errorf("--data-dir: %w: give a directory that this user can make and write", err)
 		}
 	}
 	start := time.Now()

@@ -99,7 +99,7 @@ func (s *Server) Run(ctx context.Context) error {
 	defer s.listeners.close()
 	if s.listeners.http != nil {
 		s.metrics.registry.MustRegister(newReplicaCollector(s.ask, s.metrics))
-		a := admin.Start(s.listeners.http, admin.Options{Ready: s.ready, Metrics: s.metrics.registry, Logger: s.log})
+		a := admin.Start(s.listeners.http, admin.Options{Ready: s.ready, Metrics: s.metrics.registry, Logger: s.log, ClientAddress: s.cfg.AdvertiseClient})
 		defer a.Close()
 	}
 	storage, p, err := s.begin()
