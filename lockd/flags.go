@@ -159,10 +159,10 @@ func (f *daemonFlags) finish() (server.Config, error) {
 // of it several times before they lose patience.
 func (f *daemonFlags) checkTimes() error {
 	t := &f.config.Tuning
-	heartbeat, least, most := cmp.Or(t.Heartbeat, 100*time.Millisecond), cmp.Or(t.ElectionMin, 500*time.Millisecond), cmp.Or(t.ElectionMax, 900*time.Millisecond)
+	heartbeat, least := cmp.Or(t.Heartbeat, 100*time.Millisecond), cmp.Or(t.ElectionMin, 500*time.Millisecond)
 	switch {
-	case most < least:
-		return usageError{fmt.Errorf("--election-max %v is less than --election-min %v", most, least)}
+	case t.ElectionMax != 0 && t.ElectionMax < least:
+		return usageError{fmt.Errorf("--election-max %v is less than --election-min %v", t.ElectionMax, least)}
 	case least < 2*heartbeat:
 		return usageError{fmt.Errorf("--election-min %v must be at least twice the --heartbeat %v", least, heartbeat)}
 	}

@@ -18,7 +18,7 @@ func TestEnvironmentSaysTheSameAsFlags(t *testing.T) {
 	}
 	env := map[string]string{
 		"LOCKD_NAME": "env", "LOCKD_LISTEN_CLIENT": "127.0.0.1:1", "LOCKD_INSECURE": "true", "LOCKD_SNAPSHOT_SLOTS": "7",
-		"LOCKD_ELECTION_MIN": "3s", "LOCKD_INITIAL_CLUSTER": "flag=a:1,other=b:2", "LOCKD_LISTEN_HTTP": "",
+		"LOCKD_ELECTION_MIN": "3s", "LOCKD_ELECTION_MAX": "4s", "LOCKD_INITIAL_CLUSTER": "flag=a:1,other=b:2", "LOCKD_LISTEN_HTTP": "",
 	}
 	lookup := func(name string) (string, bool) { v, ok := env[name]; return v, ok }
 	if err := f.fromEnvironment(cmd, lookup); err != nil {

@@ -224,7 +224,7 @@ func (d *door) read(c *clientConn) *lastWords {
 			return d.readFailed(err, first)
 		}
 		if first && kind == wire.KindPeer {
-			return pb.ErrorCode_BAD_MESSAGE, errors.New("this is the port for clients: --initial-cluster must name the other replicas' --listen-peer")
+			return &lastWords{pb.ErrorCode_BAD_MESSAGE, "", "this is the port for clients: --initial-cluster must name the other replicas' --listen-peer"}
 		}
 		if kind != wire.KindClient {
 			continue // of a later version

@@ -107,7 +107,7 @@ func messagesIn(in []byte, limit int) (out []*pb.ClientMessage, shaken bool) {
 		}
 		m := new(pb.ClientMessage)
 		if rest[4] == wire.KindClient {
-			if proto.Unmarshal([]byte(rest[8:8+n]), m) != nil {
+			if tooManyParts([]byte(rest[8:8+n])) != nil || proto.Unmarshal([]byte(rest[8:8+n]), m) != nil {
 				break
 			}
 			if m.Body != nil {
