@@ -26,6 +26,7 @@ type leadership struct {
 
 	pending      [][]byte // commands not yet in a slot
 	pendingBytes int
+	cutAt        time.Duration // when commands last got a slot
 
 	lastBeat time.Duration
 	beat     uint64 // heartbeat round
@@ -94,10 +95,11 @@ func (r *Replica) propose(commands [][]byte) {
 }
 
 // cutProposals puts what waits into as few slots as the limits allow. Nothing
-// waits for company, but while a flush is under way: see gathering.
+// waits for company, but for what is under way: see Gathering.
 func (r *Replica) cutProposals() {
 	l := r.lead
-	for len(l.pending) > 0 && r.windowOpen() && !r.gathering() {
+	gathering := r.Gathering(r.now)
+	for len(l.pending) > 0 && r.windowOpen() && !gathering {
 		n, bytes := 0, 0
 		for n < len(l.pending) && (n == 0 || bytes+len(l.pending[n]) <= r.o.BatchBytes) {
 			bytes += len(l.pending[n])
@@ -106,6 +108,7 @@ func (r *Replica) cutProposals() {
 		batch := l.pending[:n:n]
 		l.pending = l.pending[n:]
 		l.pendingBytes -= bytes
+		l.cutAt = r.now
 		r.proposeIn(l.next, Value{Kind: Batch, Commands: batch})
 	}
 	if len(l.pending) == 0 {
@@ -113,15 +116,25 @@ func (r *Replica) cutProposals() {
 	}
 }
 
-// gatherTime bounds how long commands wait for the flush under way.
-const gatherTime = 20 * time.Millisecond
+const (
+	// flushPatience and roundPatience bound how long commands wait for the flush
+	// and for the round under way. A round is seldom longer than a flush on a
+	// local network; where it is, slots are pipelined, so many at a time.
+	flushPatience = 20 * time.Millisecond
+	roundPatience = 2 * time.Millisecond
+)
 
-// gathering reports whether what is proposed had better wait: while the own
-// flush is under way, commands gather, and fill one slot, one record and one
-// message a follower together instead of one each. Nothing waits when nothing
-// is being flushed, and a disk that hangs holds nobody up.
-func (r *Replica) gathering() bool {
-	return len(r.owed) > 0 && r.now-r.owed[0].at < gatherTime && r.lead.pendingBytes < r.o.BatchBytes
+// Gathering reports whether commands that are proposed now wait for others:
+// while the own flush or a round is under way they fill one slot, one record
+// and one message a follower together, instead of one each. Nothing waits when
+// nothing is under way, and a disk or follower that hangs holds nobody up.
+func (r *Replica) Gathering(now time.Duration) bool {
+	l := r.lead
+	if l == nil || r.role != Leader || l.pendingBytes >= r.o.BatchBytes {
+		return false
+	}
+	return len(r.owed) > 0 && now-r.owed[0].at < flushPatience ||
+		l.next-1 > r.chosen && now-l.cutAt < roundPatience
 }
 
 // windowOpen reports whether another slot may be opened. The window bounds

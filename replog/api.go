@@ -276,9 +276,16 @@ type NodeOptions struct {
 type NodeAPI interface {
 	// Step takes one event at time now. Effects gather until Take.
 	Step(now time.Duration, ev Event)
-	// Take closes the batch: proposals are cut into slots, and everything owed
-	// is returned.
+	// Begin closes the batch as far as the log is concerned: proposals are cut
+	// into slots, and what is owed to disk and peers for them is returned, so
+	// that it is under way while the state machine applies what was chosen. Take
+	// must follow, with no Step between. Begin may be left out.
+	Begin(now time.Duration) Effects
+	// Take closes the batch, and everything (else) that is owed is returned.
 	Take(now time.Duration) Effects
+	// Gathering reports whether commands that are proposed now would wait for
+	// others: see paxos.Replica.Gathering.
+	Gathering(now time.Duration) bool
 	Status() NodeStatus
 	// MemberName and so on for people.
 	Configuration() *paxos.Configuration

@@ -32,6 +32,7 @@ type Node struct {
 	sm          StateMachine
 	now         time.Duration
 	fx          Effects
+	begun       *paxos.Effects // what Begin has left for Take
 	fatal       error
 
 	// initial is the cell as it was given; config what slot 1 holds, nil until
@@ -261,6 +262,7 @@ func (n *Node) Status() NodeStatus {
 
 // Step takes one event.
 func (n *Node) Step(now time.Duration, ev Event) {
+	invariant.Assert(n.begun == nil, "an event comes between Begin and Take")
 	n.now = max(n.now, now)
 	switch ev := ev.(type) {
 	case Tick:
@@ -309,10 +311,30 @@ func (n *Node) tick() {
 	}
 }
 
+// Begin closes the batch as far as the log is concerned, see NodeAPI.
+func (n *Node) Begin(now time.Duration) Effects {
+	n.now = max(n.now, now)
+	if n.fatal != nil || n.config == nil || n.fetch.meta != nil {
+		// Nothing may leave, or the order of what is done to the disk matters.
+		return Effects{}
+	}
+	e := n.px.Take(n.now)
+	n.owe(&e)
+	n.begun = &e
+	fx := Effects{Append: n.fx.Append, Send: n.fx.Send, After: n.fx.After}
+	n.fx.Append, n.fx.Send, n.fx.After = nil, nil, nil
+	return fx
+}
+
 // Take closes the batch.
 func (n *Node) Take(now time.Duration) Effects {
 	n.now = max(n.now, now)
-	n.drain()
+	if e := n.begun; e != nil {
+		n.begun = nil
+		n.finish(e)
+	} else {
+		n.drain()
+	}
 	n.install()
 	n.save()
 	n.trim()
@@ -323,9 +345,18 @@ func (n *Node) Take(now time.Duration) Effects {
 	return fx
 }
 
+// Gathering reports whether commands that are proposed now would wait.
+func (n *Node) Gathering(now time.Duration) bool { return n.px.Gathering(now) }
+
 // drain takes what paxos owes and passes it on.
 func (n *Node) drain() {
 	e := n.px.Take(n.now)
+	n.owe(&e)
+	n.finish(&e)
+}
+
+// owe passes on what goes to disk and peers.
+func (n *Node) owe(e *paxos.Effects) {
 	if e.Record != nil || len(e.After) > 0 {
 		invariant.Assert(e.Sequence > n.sequence, "record %d comes behind record %d", e.Sequence, n.sequence)
 		n.sequence = e.Sequence
@@ -339,6 +370,11 @@ func (n *Node) drain() {
 			n.fx.After = append(n.fx.After, SendAfter{Sequence: e.Sequence, Send: outgoing(m)})
 		}
 	}
+}
+
+// finish applies what was chosen, and only then passes on what was proven or
+// dropped: who hears of that finds the state as it has to be.
+func (n *Node) finish(e *paxos.Effects) {
 	for i := range e.Chosen {
 		n.apply(e.Chosen[i])
 	}

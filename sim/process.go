@@ -251,7 +251,20 @@ func (p *process) loop() {
 	for _, ev := range batch {
 		p.rep.Step(now, ev)
 	}
+	first := p.rep.Begin(now)
+	p.performLog(&first)
+	if p.rep == nil {
+		return // it did not survive that
+	}
 	p.perform(p.rep.Take(now))
+}
+
+// performLog hands disk and peers their part.
+func (p *process) performLog(e *replog.Effects) {
+	for _, s := range e.Send {
+		p.w.sendPeer(p, s)
+	}
+	p.disk.take(e)
 }
 
 // perform does what the replica asks for, in the order in which the daemon's
@@ -267,10 +280,7 @@ func (p *process) perform(e replica.Effects) {
 		w.fail("fatal", "%s stops itself: %v", p.name, e.Log.Fatal)
 		return
 	}
-	for _, s := range e.Log.Send {
-		w.sendPeer(p, s)
-	}
-	p.disk.take(&e.Log)
+	p.performLog(&e.Log)
 	for _, s := range e.Conns {
 		if c := p.conns[s.Conn]; c != nil {
 			c.sendDown(s.Message)

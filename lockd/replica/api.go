@@ -106,7 +106,13 @@ type Observer interface {
 // API of *Replica. New is `func New(o Options, found *replog.Opened) (*Replica, error)`.
 type API interface {
 	Step(now time.Duration, ev Event)
+	// Begin returns what the log owes to disk and peers before what was chosen is
+	// applied; Take must follow with no Step between. It may be left out.
+	Begin(now time.Duration) replog.Effects
 	Take(now time.Duration) Effects
+	// Gathering reports whether a request that arrives now had better wait with
+	// others for what is under way.
+	Gathering(now time.Duration) bool
 	Status(now time.Duration) *pb.StatusResult
 	// Metrics for the shell to export.
 	Metrics() Metrics

@@ -102,6 +102,10 @@ func (l *handLog) Take(now time.Duration) replog.Effects {
 	return e
 }
 
+func (l *handLog) Begin(time.Duration) replog.Effects { return replog.Effects{} }
+
+func (l *handLog) Gathering(time.Duration) bool { return false }
+
 func (l *handLog) Status() replog.NodeStatus {
 	return replog.NodeStatus{
 		Paxos:     paxos.Status{ID: l.id, Role: l.role.Role, Ballot: l.role.Ballot, Leader: l.role.Leader, Chosen: paxos.Slot(len(l.c.log))},

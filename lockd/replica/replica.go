@@ -30,6 +30,7 @@ type Replica struct {
 	founding  string        // the last note of what founding waits for
 	asked     time.Duration // when that was looked at
 	notes     []Note
+	begun     bool // Begin was called: Take follows
 }
 
 // settleRounds bounds how often one Take goes around between log and master. A
@@ -195,21 +196,41 @@ func (r *Replica) hear(e replog.PeerReceived) {
 	}
 }
 
+// Begin closes the batch as far as the log is concerned: followers and disk
+// work while what was chosen is applied. See API.
+func (r *Replica) Begin(now time.Duration) replog.Effects {
+	r.now = now
+	r.propose(now)
+	r.begun = true
+	return r.node.Begin(now)
+}
+
+// Gathering reports whether a request that arrives now had better wait.
+func (r *Replica) Gathering(now time.Duration) bool { return r.node.Gathering(now) }
+
+// propose hands to the log what the master wants of it.
+func (r *Replica) propose(now time.Duration) {
+	w := r.master.Wants(now)
+	if len(w.Proposals) > 0 {
+		r.node.Step(now, replog.ProposeCommands{Commands: w.Proposals})
+	}
+	for _, id := range w.Confirm {
+		r.node.Step(now, replog.ConfirmLead{ID: id})
+	}
+	if w.HandOver {
+		r.node.Step(now, replog.HandOver{})
+	}
+}
+
 // Take closes the batch and returns what is owed.
 func (r *Replica) Take(now time.Duration) Effects {
 	r.now = now
 	var e Effects
 	for range settleRounds {
-		w := r.master.Wants(now)
-		if len(w.Proposals) > 0 {
-			r.node.Step(now, replog.ProposeCommands{Commands: w.Proposals})
+		if !r.begun {
+			r.propose(now)
 		}
-		for _, id := range w.Confirm {
-			r.node.Step(now, replog.ConfirmLead{ID: id})
-		}
-		if w.HandOver {
-			r.node.Step(now, replog.HandOver{})
-		}
+		r.begun = false
 		log := r.node.Take(now)
 		r.takeLog(now, &log)
 		merge(&e.Log, &log)

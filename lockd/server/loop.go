@@ -16,6 +16,10 @@ import (
 // happens, and at least when much does.
 const tickEvery = 20 * time.Millisecond
 
+// gatherTick is how often it is looked whether requests still have to wait for
+// what is under way.
+const gatherTick = 2 * time.Millisecond
+
 // loop owns the replica. A panic in it is a broken invariant: it is not
 // recovered, the process ends, the others carry on.
 type loop struct {
@@ -34,10 +38,7 @@ type loop struct {
 	// roleChanged has one slot: role was replaced.
 	roleChanged chan struct{}
 	lastTick    time.Duration
-	// appended and durable are the last sequence given to the disk and the last
-	// reported back.
-	appended, durable uint64
-	done              chan struct{}
+	done        chan struct{}
 }
 
 func newLoop() *loop {
@@ -57,10 +58,11 @@ func (l *loop) run(ctx context.Context) {
 	defer timer.Stop()
 	var empty []letter
 	for ctx.Err() == nil {
-		// With each tick everything is taken: requests do not wait for a disk
-		// that hangs.
+		// Requests gather while a flush or a round is under way, whose end wakes
+		// the loop. With each tick everything is taken.
 		due := clock.Now()-l.lastTick >= tickEvery
-		letters := l.box.swap(empty, l.appended > l.durable && !due)
+		gathering := !due && l.rep.Gathering(clock.Now())
+		letters := l.box.swap(empty, gathering)
 		// The clock is read after the letters were taken: an arrival is stamped
 		// late rather than early, which can only shorten a client's lease, and a
 		// leadership round begun for it is stamped early rather than late.
@@ -69,7 +71,11 @@ func (l *loop) run(ctx context.Context) {
 		tick := now-l.lastTick >= tickEvery
 		if len(letters) == 0 && !tick {
 			empty = letters
-			timer.Reset(tickEvery - (now - l.lastTick))
+			sleep := tickEvery - (now - l.lastTick)
+			if gathering {
+				sleep = min(sleep, gatherTick) // it may be over by then with nothing to tell of it
+			}
+			timer.Reset(sleep)
 			select {
 			case <-l.box.wake:
 			case <-timer.C:
@@ -88,6 +94,9 @@ func (l *loop) run(ctx context.Context) {
 			l.metrics.batch.Observe(float64(len(letters)))
 		}
 		empty = recycle(letters)
+		// Disk and followers first: they work while what was chosen is applied.
+		first := l.rep.Begin(now)
+		l.performLog(&first)
 		if !l.perform(l.rep.Take(now)) {
 			return
 		}
@@ -100,8 +109,6 @@ func (l *loop) step(now time.Duration, t *letter) {
 	case nil:
 		t.ask(l.rep)
 		return
-	case replog.AppendDone:
-		l.durable = max(l.durable, ev.Sequence)
 	case replica.ConnOpened:
 		l.conns[ev.Conn] = t.conn
 	case replica.ConnClosed:
@@ -154,9 +161,6 @@ func (l *loop) perform(e replica.Effects) bool {
 // nothing go first: the followers work while the own disk does.
 func (l *loop) performLog(e *replog.Effects) {
 	l.peers.SendAll(e.Send)
-	for i := range e.Append {
-		l.appended = max(l.appended, e.Append[i].Sequence)
-	}
 	w := diskWork{install: e.InstallSnapshot, founded: e.SetFounded, appends: e.Append, after: e.After, trim: e.Trim}
 	if !w.empty() {
 		l.disk.put(w)

@@ -16,8 +16,8 @@ type letter struct {
 	size int
 	// peerBytes is what a peer's message weighs in the peers' allowance.
 	peerBytes int
-	// patient: it may wait for the end of the flush that is under way, since
-	// nothing could come of it before.
+	// patient: it may wait for what is under way, since nothing could come of it
+	// before.
 	patient bool
 	// ask, instead of an event, is a question that the loop answers (HTTP).
 	ask func(*replica.Replica)
@@ -32,7 +32,7 @@ type mailbox struct {
 	items  []letter
 	wake   chan struct{} // one slot: something is there
 	woken  bool          // wake has been filled since the last swap
-	flush  bool          // a flush is under way, whose end will be put
+	gather bool          // something is under way whose end will be put
 	closed bool
 	bytes  int           // of clients' messages among items
 	most   int           // of these: from then on it is full; 0: never
@@ -57,7 +57,7 @@ func (m *mailbox) put(l letter) bool {
 		m.room = make(chan struct{})
 		m.full.Store(true)
 	}
-	wake := !m.woken && !(l.patient && m.flush)
+	wake := !m.woken && !(l.patient && m.gather)
 	m.woken = m.woken || wake
 	m.mu.Unlock()
 	if wake {
@@ -70,19 +70,19 @@ func (m *mailbox) put(l letter) bool {
 }
 
 // swap takes all letters and leaves the given slice, which must be empty, for
-// the next ones. flush says whether the end of a flush is still to be put:
-// until then patient letters do not wake the loop, and alone they are left
-// where they are (the given slice comes back), so that requests gather while
-// the disk works and cost one wake-up together.
-func (m *mailbox) swap(empty []letter, flush bool) []letter {
+// the next ones. gather says that something is under way (a flush, a round):
+// until its end patient letters do not wake the loop, and alone they are left
+// where they are (the given slice comes back), so that requests gather and cost
+// one wake-up together.
+func (m *mailbox) swap(empty []letter, gather bool) []letter {
 	m.mu.Lock()
 	items := m.items
-	if flush && !m.woken {
-		m.flush = true
+	if gather && !m.woken {
+		m.gather = true
 		m.mu.Unlock()
 		return empty
 	}
-	m.items, m.woken, m.flush = empty, false, flush
+	m.items, m.woken, m.gather = empty, false, gather
 	m.empty()
 	m.mu.Unlock()
 	return items
