@@ -22,9 +22,14 @@ import (
 // SnapshotFormat is the format that WriteSnapshot writes.
 const SnapshotFormat = 1
 
-// recordMax bounds a record that is read: that of a lock with WaitersMax
-// waiters or of a session with EventsMax events stays well below it.
-const recordMax = 1 << 30
+// recordMax bounds a record: that of a lock with WaitersMax waiters or of a
+// session with EventsMax events stays well below it. The results that a session
+// keeps can be any size, since a Multi's holds a path for each operation; so a
+// session whose results are over partBytes goes on in further records.
+const (
+	recordMax = 256 << 20
+	partBytes = 4 << 20
+)
 
 // WriteSnapshot writes the state. It may run beside Apply on a Clone.
 func (s *Store) WriteSnapshot(w io.Writer) error {
@@ -34,7 +39,7 @@ func (s *Store) WriteSnapshot(w io.Writer) error {
 		WallMs: s.wallMS, Cell: s.cell, CellIdentity: s.identity,
 	}}})
 	s.sessions.Ascend(func(i sessionItem) bool {
-		return out.write(&pb.SnapshotRecord{Record: &pb.SnapshotRecord_Session{Session: s.saveSession(i)}})
+		return out.writeSession(s.saveSession(i))
 	})
 	s.nodes.Ascend(func(i nodeItem) bool {
 		return out.write(&pb.SnapshotRecord{Record: &pb.SnapshotRecord_Node{Node: s.saveNode(i)}})
@@ -69,6 +74,10 @@ func (o *recordWriter) write(r *pb.SnapshotRecord) bool {
 		return false
 	}
 	o.buffer, o.err = proto.MarshalOptions{Deterministic: true}.MarshalAppend(o.buffer[:0], r)
+	// Invariant: what is written can be read.
+	if len(o.buffer) > recordMax {
+		o.err = fmt.Errorf("it would be %d bytes long, the limit is %d", len(o.buffer), recordMax)
+	}
 	if o.err != nil {
 		return false
 	}
@@ -79,6 +88,27 @@ func (o *recordWriter) write(r *pb.SnapshotRecord) bool {
 	}
 	o.records++
 	return o.err == nil
+}
+
+// writeSession writes a session, and what does not fit one record in records
+// that have its number and further results alone.
+func (o *recordWriter) writeSession(r *pb.SnapshotSession) bool {
+	rest := r.Results
+	for {
+		n, size := 0, 0
+		for n < len(rest) && (n == 0 || size < partBytes) {
+			size += proto.Size(rest[n])
+			n++
+		}
+		r.Results, rest = rest[:n], rest[n:]
+		if !o.write(&pb.SnapshotRecord{Record: &pb.SnapshotRecord_Session{Session: r}}) {
+			return false
+		}
+		if len(rest) == 0 {
+			return true
+		}
+		r = &pb.SnapshotSession{Id: r.Id}
+	}
 }
 
 func (s *Store) saveSession(i sessionItem) *pb.SnapshotSession {
@@ -209,7 +239,7 @@ func (s *Store) load(index uint64, record *pb.SnapshotRecord) (*pb.SnapshotTrail
 		s.revision, s.epoch, s.cellTime, s.wallMS = h.Revision, h.Epoch, h.CellTime, h.WallMs
 		s.cell, s.identity = h.Cell, h.CellIdentity
 	case *pb.SnapshotRecord_Session:
-		s.loadSession(r.Session)
+		return nil, s.loadSession(r.Session)
 	case *pb.SnapshotRecord_Node:
 		return nil, s.loadNode(r.Node)
 	case *pb.SnapshotRecord_Tombstone:
@@ -225,7 +255,28 @@ func (s *Store) load(index uint64, record *pb.SnapshotRecord) (*pb.SnapshotTrail
 	return nil, nil
 }
 
-func (s *Store) loadSession(r *pb.SnapshotSession) {
+func (s *Store) loadSession(r *pb.SnapshotSession) error {
+	if _, further := s.session(r.Id); !further {
+		s.loadSessionHead(r)
+	}
+	for _, one := range r.Results {
+		h := hashOfResult(r.Id, one.Number, one)
+		if _, twice := s.results.ReplaceOrInsert(resultItem{r.Id, one.Number, h, one}); twice {
+			return fmt.Errorf("result %d of session %d is there twice", one.Number, r.Id)
+		}
+		s.sum += h
+	}
+	for _, e := range r.Events {
+		h := hashOfEvent(r.Id, e)
+		if _, twice := s.events.ReplaceOrInsert(eventItem{r.Id, e.Number, h, e}); twice {
+			return fmt.Errorf("event %d of session %d is there twice", e.Number, r.Id)
+		}
+		s.sum += h
+	}
+	return nil
+}
+
+func (s *Store) loadSessionHead(r *pb.SnapshotSession) {
 	x := &session{
 		nonce: string(r.Nonce), client: r.Client, leaseMS: r.LeaseMs, last: r.LastNumber,
 		lowest: r.LowestUnanswered, nextEvent: r.NextEvent, acked: r.AckedEvent,
@@ -233,16 +284,6 @@ func (s *Store) loadSession(r *pb.SnapshotSession) {
 	}
 	s.putSession(r.Id, x)
 	s.nonces.ReplaceOrInsert(nonceItem{x.nonce, r.Id})
-	for _, one := range r.Results {
-		h := hashOfResult(r.Id, one.Number, one)
-		s.results.ReplaceOrInsert(resultItem{r.Id, one.Number, h, one})
-		s.sum += h
-	}
-	for _, e := range r.Events {
-		h := hashOfEvent(r.Id, e)
-		s.events.ReplaceOrInsert(eventItem{r.Id, e.Number, h, e})
-		s.sum += h
-	}
 }
 
 func (s *Store) loadNode(r *pb.SnapshotNode) error {

@@ -192,3 +192,40 @@ func TestCloneStaysAsItWas(t *testing.T) {
 		t.Fatal("the clone has changed")
 	}
 }
+
+// A session that keeps many long results takes several records, none of them
+// long.
+func TestSnapshotOfLongResults(t *testing.T) {
+	c := newCell(t)
+	id := c.open()
+	name := "/" + strings.Repeat("x", NameMax) + "/" + strings.Repeat("y", NameMax) + "/" + strings.Repeat("z", NameMax) + "/n-"
+	for range 12 {
+		m := &pb.Multi{}
+		for range MultiMax {
+			m.Ops = append(m.Ops, &pb.MultiOp{Op: &pb.MultiOp_Create{Create: &pb.Create{Path: name, Sequential: true, Parents: true}}})
+		}
+		cmd := &pb.Command{Session: id, Number: c.next[id], LowestUnanswered: 1, Op: &pb.Command_Multi{Multi: m}}
+		if r := c.apply(cmd); r.Code != pb.Code_OK {
+			t.Fatal(r.Code, r.Detail)
+		}
+		c.next[id]++
+	}
+	in := &recordReader{r: bufioReader(snapshot(t, c.s))}
+	records, longest := 0, 0
+	for {
+		r, err := in.read()
+		if err != nil {
+			break
+		}
+		if r.GetSession().GetId() == id {
+			records++
+			longest = max(longest, proto.Size(r))
+		}
+	}
+	if records < 3 || longest > partBytes+2<<20 {
+		t.Errorf("%d records, the longest of %d bytes", records, longest)
+	}
+	if restore(t, snapshot(t, c.s)).Hash() != c.s.Hash() {
+		t.Error("a snapshot changes the state")
+	}
+}
