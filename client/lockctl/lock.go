@@ -183,7 +183,7 @@ func (a *app) lock(fl lockFlags, status *statusLines, path string, args []string
 	// Until the command runs, a signal ends the wait; then they are passed on. One
 	// channel takes them from beginning to end, so that none is lost in between.
 	signals := make(chan os.Signal, 16)
-	signal.Notify(signals, syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGQUIT)
+	signal.Notify(signals, child.NotIgnored(syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGQUIT)...)
 	defer signal.Stop(signals)
 	waiting, stop := untilSignal(signals)
 	defer stop()

@@ -80,7 +80,7 @@ func run(args []string) int {
 	a := &app{}
 	root := a.root()
 	root.SetArgs(args)
-	ctx, cancel := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
+	ctx, cancel := signal.NotifyContext(context.Background(), child.NotIgnored(syscall.SIGINT, syscall.SIGTERM)...)
 	defer cancel()
 	cmd, err := root.ExecuteContextC(ctx)
 	if err == nil {

@@ -96,7 +96,7 @@ func Run(ctx context.Context, o Options) (Result, error) {
 	if signals == nil {
 		signals = make(chan os.Signal, 16)
 	}
-	signal.Notify(signals, passedOn...)
+	signal.Notify(signals, NotIgnored(passedOn...)...)
 	defer signal.Stop(signals)
 
 	g, err := startGuard(o.Kill, o.Lock)

@@ -4,6 +4,8 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"os/signal"
+	"slices"
 	"syscall"
 	"time"
 
@@ -15,6 +17,22 @@ import (
 var passedOn = []os.Signal{
 	syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGQUIT,
 	syscall.SIGUSR1, syscall.SIGUSR2, syscall.SIGWINCH, syscall.SIGCONT, syscall.SIGTSTP,
+}
+
+// ignored are the signals that whoever started this program wants ignored, as
+// nohup does with HUP. Listening for them would bring them to life again.
+var ignored = func() map[os.Signal]bool {
+	m := make(map[os.Signal]bool)
+	for _, s := range passedOn {
+		m[s] = signal.Ignored(s)
+	}
+	return m
+}()
+
+// NotIgnored leaves out of sigs what this program was started to ignore; the
+// command ignores it, too.
+func NotIgnored(sigs ...os.Signal) []os.Signal {
+	return slices.DeleteFunc(slices.Clone(sigs), func(s os.Signal) bool { return ignored[s] })
 }
 
 // signalGroup sends sig to every process of the group. A group that is gone is

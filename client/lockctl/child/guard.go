@@ -50,8 +50,8 @@ func startGuard(stop time.Duration, lock string) (*guard, error) {
 	}
 	defer w.Close()
 	cmd := exec.Command(self())
-	// A name of its own: `killall lockctl` is to leave it alive.
-	cmd.Args = []string{"lockd-watchdog", watchdogCommand, strconv.FormatInt(int64(stop), 10), lock}
+	// A name of its own: `pkill lockctl` is to leave it alive.
+	cmd.Args = []string{"lock-watchdog", watchdogCommand, strconv.FormatInt(int64(stop), 10), lock}
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = r, w, os.Stderr
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 	if err := cmd.Start(); err != nil {

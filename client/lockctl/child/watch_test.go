@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/seed70370324/lockd/internal/clock"
+	"github.com/seed70370324/lockd/internal/fuzzing"
 )
 
 const second = time.Second
@@ -127,9 +128,9 @@ func TestWatchIsNotCalledOff(t *testing.T) {
 // FuzzWatch: whatever is said, a group that was named gets KILL at the latest
 // stop after the last deadline, or was said to be done.
 func FuzzWatch(f *testing.F) {
-	f.Add([]byte("until 100\nguard 4711\nuntil 200\nstopping 300\ndone\n"), false)
-	f.Add([]byte("guard 4711\nuntil"), true)
-	f.Add([]byte("guard -1\n"), true)
+	fuzzing.Seed(f, "life", []byte("until 100\nguard 4711\nuntil 200\nstopping 300\ndone\n"), false)
+	fuzzing.Seed(f, "torn", []byte("guard 4711\nuntil"), true)
+	fuzzing.Seed(f, "everybody", []byte("guard -1\n"), true)
 	f.Fuzz(func(t *testing.T, in []byte, eof bool) {
 		w := newWatch(second)
 		for _, a := range w.feed(in) {

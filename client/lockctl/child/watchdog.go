@@ -58,7 +58,7 @@ func watchdog(args []string) int {
 	runtime.LockOSThread()
 	// Best effort: it is to run if anything does.
 	_ = unix.Setpriority(unix.PRIO_PROCESS, 0, -20)
-	nameProcess("lockd-watchdog")
+	nameProcess("lock-watchdog")
 	closeInherited()
 	d := &dog{w: newWatch(time.Duration(stop)), lock: args[1]}
 	d.answer(lineReady)
