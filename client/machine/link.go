@@ -67,6 +67,7 @@ type link struct {
 	probed     bool          // a probe is out since quiet
 	openID     uint64
 	openSentAt time.Duration
+	sendMax    int    // largest frame that the service takes, 0 unknown
 	lastID     uint64 // of Read, Watch, Open, KeepAlive
 }
 
@@ -138,6 +139,7 @@ func (m *Machine) greeted(r *pb.HelloReply) {
 		m.cellIdentity = id
 	}
 	m.cell = r.GetCell()
+	m.link.sendMax = int(r.GetMaxFrame())
 	if !r.GetMaster() {
 		err := errors.New("replica " + r.GetReplica() + " is not master and knows none")
 		if a := r.GetMasterAddress(); a != "" {

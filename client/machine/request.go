@@ -140,6 +140,11 @@ func (m *Machine) sendQueued() {
 			m.shift()
 			continue
 		}
+		if err := m.oversized(r); err != nil {
+			m.shift()
+			m.done(Done{ID: r.id, Err: err})
+			continue
+		}
 		if len(q.numbered) > 0 && (len(q.numbered) >= windowCount || q.bytes+r.bytes > windowBytes ||
 			q.next-q.lowest >= windowSpan) {
 			return
@@ -157,6 +162,19 @@ func (m *Machine) sendQueued() {
 	}
 }
 
+// frameExtra is what a frame has beside the operation of its request, at most.
+const frameExtra = 64
+
+// oversized refuses a request that the service would not take: a frame over its
+// limit ends the connection, and would do so again on the next.
+func (m *Machine) oversized(r *request) error {
+	most := m.link.sendMax - frameExtra
+	if m.link.sendMax == 0 || r.bytes <= most || r.kind != plainRequest {
+		return nil
+	}
+	return fmt.Errorf("%w: %d bytes in one request, the service takes %d: divide it", ErrTooLarge, r.bytes, most)
+}
+
 func (m *Machine) shift() {
 	q := &m.reqs
 	q.queue[q.head] = nil
@@ -172,6 +190,10 @@ func (m *Machine) shift() {
 
 func (m *Machine) sendRequest(r *request) {
 	invariant.Assert(!r.sent && r.number >= m.reqs.lowest, "request %d is sent twice on a connection", r.number)
+	if err := m.oversized(r); err != nil && !r.void {
+		// An earlier master took larger ones, and may have executed it.
+		r.void, r.refusal = true, err
+	}
 	m.expect()
 	r.sent = true
 	m.reqs.sent++
