@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"os"
-	"os/exec"
 	"os/signal"
 	"path/filepath"
 	"strconv"
@@ -216,15 +215,21 @@ exit 0`
 // watchdogOf finds this process's watchdog.
 func watchdogOf(t *testing.T) int {
 	t.Helper()
-	out, err := exec.Command("pgrep", "-P", strconv.Itoa(os.Getpid()), "-f", watchdogCommand).Output()
-	if err != nil {
-		t.Fatalf("find the watchdog: %v", err)
+	procs, err := filepath.Glob("/proc/[0-9]*")
+	if err != nil || len(procs) == 0 {
+		t.Fatalf("find the watchdog: no /proc, %v", err)
 	}
-	pid, err := strconv.Atoi(string(bytes.TrimSpace(out)))
-	if err != nil {
-		t.Fatal(err)
+	for _, proc := range procs {
+		pid, err := strconv.Atoi(filepath.Base(proc))
+		if err != nil || parentOf(pid) != os.Getpid() {
+			continue
+		}
+		if line, err := os.ReadFile(proc + "/cmdline"); err == nil && bytes.HasPrefix(line, []byte(watchdogCommand)) {
+			return pid
+		}
 	}
-	return pid
+	t.Fatal("there is no watchdog")
+	return 0
 }
 
 // A command whose watchdog dies is stopped at once, all of its group.

@@ -16,9 +16,8 @@ import (
 // it gives it the terminal's foreground, takes that back, and stops and goes on
 // with it.
 type terminal struct {
-	fd   int // -1: none
-	own  int // lockctl's process group
-	lead bool
+	fd  int // -1: none
+	own int // lockctl's process group
 }
 
 func openTerminal() *terminal {
