@@ -145,7 +145,7 @@ func TestStatusFD(t *testing.T) {
 		if code != 113 || !strings.Contains(errs, "not open for writing") {
 			t.Errorf("exit %d: %s", code, errs)
 		}
-		for n, want := range map[string]string{"9": "no such descriptor is open", "0": "give the number", "-1": "give the number", "x": "invalid argument", "4": "no such descriptor is open"} {
+		for n, want := range map[string]string{"9": "no such descriptor is open", "0": "give the number", "-1": "give the number", "x": "\"x\"", "4": "no such descriptor is open"} {
 			code, _, errs := c.ctl("", "lock", "--endpoints", "127.0.0.1:1", "--status-fd", n, "/a", "--", "true")
 			if code != 113 || !strings.Contains(errs, want) || !strings.Contains(errs, "usage: lockctl lock") {
 				t.Errorf("--status-fd %s: exit %d: %s", n, code, errs)
