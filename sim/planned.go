@@ -65,6 +65,7 @@ func (w *World) startFaults() {
 	for _, f := range w.plan.planned {
 		w.after(f.at, func() {
 			if w.faulty {
+				w.plannedCame++
 				shared := w.faultRandom
 				w.faultRandom = newStream(w.seed, 1<<48|f.number)
 				w.plannedFault(f.kind)()

@@ -9,11 +9,15 @@ import (
 // Options of a run.
 type Options struct {
 	Seed uint64
+	// Plan, if set, is what is run, instead of the plan drawn for Seed.
+	Plan *Plan
 	// Story, if set, gets a line for each thing that happens.
 	Story io.Writer
 	// Search is how long the linearizability of one path may be looked into, in
 	// real time; 0 is 300 ms. What takes longer counts as undecided.
 	Search time.Duration
+
+	workOnly bool // the run may end where its faults do: what fails later does not count
 }
 
 // Report is what came out of a run.
@@ -26,13 +30,22 @@ type Report struct {
 	Undecided int           // paths whose linearizability was not decided in time
 	Summary   string        // one line of numbers
 	Faults    FaultCounts   // what went wrong, and how often
+	Planned   int           // faults that were planned and came
+	// Operations says, for each client, how many it had; Done how many were done
+	// in all.
+	Operations []int
+	Done       int
 }
 
 // Run runs one seed. It needs nothing but its options, so that many may run at
 // once.
 func Run(o Options) Report {
-	w := newWorld(drawPlan(o.Seed))
-	w.story.out = o.Story
+	p := DrawPlan(o.Seed)
+	if o.Plan != nil {
+		p = *o.Plan
+	}
+	w := newWorld(p.p)
+	w.story.out, w.workOnly = o.Story, o.workOnly
 	w.play()
 	return w.finish(o)
 }
@@ -42,11 +55,15 @@ func (w *World) finish(o Options) Report {
 	if o.Search == 0 {
 		o.Search = 300 * time.Millisecond
 	}
-	if w.failure == nil {
+	if w.failure == nil && !w.workOnly {
 		w.history.checkLinearizable(o.Search)
 	}
 	r := Report{Seed: w.seed, Trace: w.trace.hash, Events: w.trace.events, Simulated: nanos(w.now),
 		Failure: w.failure, Undecided: w.undecided, Summary: w.summary(), Faults: w.faults}
+	r.Planned, r.Done = w.plannedCame, w.acted
+	for _, c := range w.clients {
+		r.Operations = append(r.Operations, c.ops)
+	}
 	if w.telling() {
 		w.tell("end", "%s", r.Summary)
 	}

@@ -77,9 +77,11 @@ func (c *client) think(life int) {
 			return
 		}
 		c.ops++
-		own := newStream(w.seed, 1<<40|uint64(c.index)<<24|uint64(c.ops))
-		if len(c.open) < w.plan.load.outstanding && !c.ending && !w.plan.skips(c.index-len(w.replicas)+1, c.ops) &&
+		number := c.index - len(w.replicas) + 1
+		own := newStream(w.seed, 1<<40|uint64(number)<<24|uint64(c.ops))
+		if len(c.open) < w.plan.load.outstanding && !c.ending && !w.plan.skips(number, c.ops) &&
 			(c.state == machine.Live || c.state == machine.Jeopardy || own.chance(100_000)) {
+			w.acted++
 			shared := w.workRandom
 			w.workRandom = own
 			c.act()

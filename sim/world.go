@@ -39,6 +39,10 @@ type World struct {
 	failure *Failure
 	counts  counts
 	faults  FaultCounts
+
+	workOnly    bool // the run ends where its faults do
+	plannedCame int  // planned faults that came
+	acted       int  // operations of clients
 }
 
 // counts say how much of everything a run had: a check that never had anything
@@ -154,6 +158,9 @@ func (w *World) playParts() {
 	w.faulty = true
 	w.startFaults()
 	w.run(w.now+w.plan.work, nil)
+	if w.workOnly {
+		return
+	}
 	w.heal()
 	w.getWell()
 	if w.failure == nil && w.plan.restartAtEnd {

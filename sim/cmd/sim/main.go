@@ -4,6 +4,8 @@
 //	sim -for 60s             fresh seeds on all cores for that long
 //	sim -n N                 N fresh seeds
 //	sim -seeds A-B           these seeds
+//	sim -seed N -shrink      makes a failing run shorter, writes its plan
+//	sim -plan FILE           runs a plan and prints its story
 //	sim -script FILE -v      plays a script and prints its story
 //
 // It ends with the line "N passed, N failed" and exit code 1 if any failed.
@@ -13,6 +15,7 @@ import (
 	"bufio"
 	"crypto/rand"
 	"encoding/binary"
+	"errors"
 	"flag"
 	"fmt"
 	"os"
@@ -32,6 +35,8 @@ type options struct {
 	script  string
 	plan    string
 	shrink  bool
+	out     string
+	runs    int
 	plant   string
 	quiet   bool
 	stop    bool
@@ -46,6 +51,10 @@ func main() {
 	flag.IntVar(&o.n, "n", 0, "run so many fresh seeds")
 	flag.DurationVar(&o.last, "for", 0, "run fresh seeds for so long")
 	flag.StringVar(&o.script, "script", "", "play the script in this file; with -v with its story")
+	flag.StringVar(&o.plan, "plan", "", "run the plan in this file and print its story")
+	flag.BoolVar(&o.shrink, "shrink", false, "with -seed or -plan: make the failing run shorter by machine")
+	flag.StringVar(&o.out, "o", "", "with -shrink: where to write the shorter plan (default: seed-N.plan)")
+	flag.IntVar(&o.runs, "shrink-runs", 0, "with -shrink: how many runs to make at most (default 500)")
 	flag.StringVar(&o.plant, "plant", "", "plant a bug (builds with -tags plantedbugs only)")
 	flag.BoolVar(&o.quiet, "quiet", false, "with -seed: no story, only the outcome")
 	flag.BoolVar(&o.stop, "stop", false, "end with the first failing seed")
@@ -75,12 +84,18 @@ func run(o options) (failed bool, err error) {
 	if o.script != "" {
 		return script(o)
 	}
-	if o.seed != "" {
-		seed, err := strconv.ParseUint(o.seed, 0, 64)
+	if o.seed != "" || o.plan != "" {
+		plan, err := planOf(o)
 		if err != nil {
-			return false, fmt.Errorf("-seed wants a number: %w", err)
+			return false, err
 		}
-		return one(seed, o.quiet), nil
+		if o.shrink {
+			return shrink(plan, o)
+		}
+		return one(plan, o.quiet), nil
+	}
+	if o.shrink {
+		return false, errors.New("-shrink wants a failing run: -seed N or -plan FILE")
 	}
 	b := sim.Batch{Workers: o.workers, StopAtFailure: o.stop}
 	if b.Next, err = source(o); err != nil {
@@ -159,10 +174,72 @@ func script(o options) (failed bool, err error) {
 	return r.Failure != nil, nil
 }
 
-// one runs a seed with its story.
-func one(seed uint64, quiet bool) (failed bool) {
+// planOf finds the plan that the flags name.
+func planOf(o options) (sim.Plan, error) {
+	if o.plan == "" {
+		seed, err := strconv.ParseUint(o.seed, 0, 64)
+		if err != nil {
+			return sim.Plan{}, fmt.Errorf("-seed wants a number: %w", err)
+		}
+		return sim.DrawPlan(seed), nil
+	}
+	if o.seed != "" {
+		return sim.Plan{}, errors.New("-seed and -plan name two runs: give one of them")
+	}
+	text, err := os.ReadFile(o.plan)
+	if err != nil {
+		return sim.Plan{}, fmt.Errorf("reading the plan: %w", err)
+	}
+	plan, err := sim.ParsePlan(string(text))
+	if err != nil {
+		return sim.Plan{}, fmt.Errorf("%s: %w", o.plan, err)
+	}
+	return plan, nil
+}
+
+// shrink makes a failing run shorter, writes its plan, and tells its story.
+func shrink(plan sim.Plan, o options) (failed bool, err error) {
+	tell := func(what string, r sim.Report) {
+		fmt.Printf("%-48s %3d planned faults, %4d operations, %v to the failure\n", what, r.Planned, r.Done, r.Simulated.Round(time.Microsecond))
+	}
+	s := sim.Shrink{Runs: o.runs, Each: func(what string, r sim.Report) {
+		tell(what, r)
+	}}
+	before := sim.Run(sim.Options{Plan: &plan})
+	if before.Failure == nil {
+		fmt.Println(line(before))
+		fmt.Println("1 passed, 0 failed: there is nothing to make shorter")
+		return false, nil
+	}
+	fmt.Printf("the run fails: %v\n", before.Failure)
+	tell("as it was", before)
+	short, _, _ := s.Run(plan)
+	name := o.out
+	if name == "" {
+		name = fmt.Sprintf("seed-%d.plan", before.Seed)
+	}
+	if err := os.WriteFile(name, []byte(short.String()), 0o644); err != nil {
+		return true, fmt.Errorf("writing the plan: %w", err)
+	}
+	fmt.Printf("the story of what is left:\n\n")
+	one(short, false)
+	tags, planted := plantFlags(o)
+	fmt.Printf("the plan is in %s; repeat it with: go run %s./sim/cmd/sim %s-plan %s\n", name, tags, planted, name)
+	return true, nil
+}
+
+// plantFlags are what a command line needs to have the same planted bug.
+func plantFlags(o options) (tags, planted string) {
+	if o.plant == "" {
+		return "", ""
+	}
+	return "-tags plantedbugs ", "-plant " + o.plant + " "
+}
+
+// one runs a plan with its story.
+func one(plan sim.Plan, quiet bool) (failed bool) {
 	out := bufio.NewWriterSize(os.Stdout, 1<<16)
-	o := sim.Options{Seed: seed}
+	o := sim.Options{Plan: &plan}
 	if !quiet {
 		o.Story = out
 	}
@@ -195,16 +272,17 @@ func report(r sim.Result, o options) {
 		}
 		fmt.Println(line(f))
 	}
-	cores := r.Elapsed.Seconds() * float64(r.Workers)
-	fmt.Printf("simulated %v in %v of real time; %.0f simulated seconds a core-second; %d seeds run twice; %d searches undecided\n",
-		r.Simulated.Round(time.Second), r.Elapsed.Round(100*time.Millisecond), r.Simulated.Seconds()/max(cores, 0.001), r.Twice, r.Undecided)
+	cores, by := r.CPU.Seconds(), "by the process's CPU time"
+	if r.CPU == 0 {
+		cores, by = r.Elapsed.Seconds()*float64(r.Workers), "by real time and workers"
+	}
+	fmt.Printf("simulated %v in %v of real time; %.0f simulated seconds a core-second (%s); %d seeds run twice; %d searches undecided\n",
+		r.Simulated.Round(time.Second), r.Elapsed.Round(100*time.Millisecond), r.Simulated.Seconds()/max(cores, 0.001), by, r.Twice, r.Undecided)
 	fmt.Printf("faults: %v\n", &r.Faults)
 	if r.First != nil {
-		tags, planted := "", ""
-		if o.plant != "" {
-			tags, planted = "-tags plantedbugs ", "-plant "+o.plant+" "
-		}
-		fmt.Printf("first failing seed: %d (%s)\nrepeat it with: go run %s./sim/cmd/sim %s-seed %d\n",
+		tags, planted := plantFlags(o)
+		fmt.Printf("first failing seed: %d (%s)\nrepeat it with: go run %s./sim/cmd/sim %s-seed %d\n"+
+			"make it shorter with the same and -shrink\n",
 			r.First.Seed, r.First.Failure.Check, tags, planted, r.First.Seed)
 	}
 	fmt.Printf("%d passed, %d failed\n", r.Passed, r.Failed)
