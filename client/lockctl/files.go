@@ -295,14 +295,18 @@ func (a *app) rmCmd() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "rm PATH",
 		Short: "Delete a node",
-		Args:  arguments("PATH"),
+		Long: `Deletes a node; with -r also all below it. That is all or nothing up to
+10,000 nodes; a larger tree is deleted in parts, from the leaves up, and if
+that fails half way a part of it is gone.`,
+		Args: arguments("PATH"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			var options []client.DeleteOption
+			var options, below []client.DeleteOption
 			if recursive {
 				options = append(options, client.Recursive())
 			}
 			if force {
 				options = append(options, client.Force())
+				below = options[len(options)-1:]
 			}
 			if generation != "" {
 				n, err := strconv.ParseUint(generation, 10, 64)
@@ -312,6 +316,9 @@ func (a *app) rmCmd() *cobra.Command {
 				options = append(options, client.IfGeneration(n))
 			}
 			err := a.withSession(cmd.Context(), "lockctl rm", func(ctx context.Context, s *client.Session) error {
+				if recursive {
+					return a.removeTree(cmd.Context(), s, args[0], below, options)
+				}
 				return s.Delete(ctx, args[0], options...)
 			})
 			if errors.Is(err, client.ErrNotEmpty) {
@@ -324,7 +331,7 @@ func (a *app) rmCmd() *cobra.Command {
 		},
 	}
 	f := c.Flags()
-	f.BoolVarP(&recursive, "recursive", "r", false, "delete everything below it too, all or nothing")
+	f.BoolVarP(&recursive, "recursive", "r", false, "delete everything below it too")
 	f.BoolVar(&force, "force", false, "even if its lock is held or waited for: they lose it")
 	f.StringVar(&generation, "if-generation", "", "delete only if the content generation is this")
 	return c
