@@ -111,7 +111,7 @@ func (p *process) start() {
 		w.tell(p.name, "starts: promised %v, chosen %d, snapshot %d, %d entries above it",
 			opened.Paxos.Promised, opened.Paxos.Chosen, opened.Paxos.Applied, len(opened.Paxos.Entries))
 		for _, note := range opened.Notes {
-			w.tell(p.name, "  %s", note)
+			w.tell(p.name, "found at its start: %s", note)
 		}
 	}
 	if p.pageCacheLies {
@@ -309,7 +309,7 @@ func (p *process) tellEffects(e *replica.Effects) {
 		w.tell(p.name, "log warns: %s", n)
 	}
 	for _, n := range e.Notes {
-		w.tell(p.name, "%s: %s %v", n.Level, n.Text, fmt.Sprint(n.Args...))
+		w.tell(p.name, "tells its operator (%s): %s %v", n.Level, n.Text, fmt.Sprint(n.Args...))
 	}
 }
 
