@@ -10,7 +10,6 @@ import (
 	"github.com/seed70370324/lockd/internal/nodepath"
 	"github.com/seed70370324/lockd/internal/wire/pb"
 	storepb "github.com/seed70370324/lockd/store/pb"
-	"google.golang.org/protobuf/proto"
 )
 
 // commandMax is the largest command that fits the service's frame limit, with
@@ -100,7 +99,7 @@ func (d *driver) call(ctx context.Context, op, path string, cmd *storepb.Command
 
 // callResult executes a command; a refusal is a result.
 func (d *driver) callResult(ctx context.Context, op, path string, cmd *storepb.Command) (*storepb.Result, error) {
-	if n := proto.Size(cmd); n > commandMax {
+	if n := cmd.SizeVT(); n > commandMax {
 		return nil, &Error{Op: op, Path: path, Err: ErrTooLarge,
 			Detail: fmt.Sprintf("%d bytes in one request, the limit is %d", n, commandMax)}
 	}

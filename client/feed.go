@@ -6,7 +6,6 @@ import (
 
 	"github.com/seed70370324/lockd/client/machine"
 	"github.com/seed70370324/lockd/internal/wire/pb"
-	"google.golang.org/protobuf/proto"
 )
 
 // feed runs functions of the user (state handler, log handler) in order on a
@@ -96,7 +95,7 @@ func (q *watchQueue) add(u machine.Update) (pause bool) {
 		q.err = u.Err
 	} else {
 		q.updates = append(q.updates, u.Update)
-		q.bytes += proto.Size(u.Update)
+		q.bytes += u.Update.SizeVT()
 		pause = !q.paused && (len(q.updates) >= watchUpdatesMax || q.bytes >= watchBytesMax)
 		q.paused = q.paused || pause
 	}

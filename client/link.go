@@ -11,7 +11,6 @@ import (
 	"github.com/seed70370324/lockd/client/machine"
 	"github.com/seed70370324/lockd/internal/wire"
 	"github.com/seed70370324/lockd/internal/wire/pb"
-	"google.golang.org/protobuf/proto"
 )
 
 const (
@@ -92,7 +91,7 @@ func readMessage(conn *wire.Conn) (*pb.ServerMessage, error) {
 		return nil, nil
 	}
 	msg := &pb.ServerMessage{}
-	if err := proto.Unmarshal(payload, msg); err != nil {
+	if err := msg.Decode(payload); err != nil {
 		return nil, fmt.Errorf("message of the service cannot be decoded: %w", err)
 	}
 	return msg, nil

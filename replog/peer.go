@@ -5,6 +5,7 @@ import (
 	"log/slog"
 	"math/rand/v2"
 	"net"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -223,8 +224,10 @@ const scratchMax = 4 << 20
 func (p *Peers) holdEqual(sends []Send) {
 	p.encoding.Lock()
 	defer p.encoding.Unlock()
-	b, err := proto.MarshalOptions{}.MarshalAppend(p.scratch[:0], sends[0].Message)
-	if err != nil {
+	m := sends[0].Message
+	n := m.SizeVT()
+	b := slices.Grow(p.scratch[:0], n)[:n]
+	if _, err := m.MarshalToSizedBufferVT(b); err != nil {
 		p.dropped.Add(uint64(len(sends)))
 		p.o.Logger.Error("a message for replicas cannot be encoded and was dropped", "reason", err)
 		return

@@ -103,7 +103,7 @@ func (l *link) serve(c *wire.Conn, lane *atomic.Pointer[wire.Conn], ours *pb.Pee
 			continue // a ping, or something newer than we are
 		}
 		m := new(pb.PeerMessage)
-		if err := proto.Unmarshal(payload, m); err != nil {
+		if err := m.Decode(payload); err != nil {
 			return fmt.Errorf("it sent what is no message: %w", err)
 		}
 		if m.Body == nil {

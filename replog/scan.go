@@ -5,8 +5,6 @@ import (
 	"encoding/binary"
 	"fmt"
 
-	"google.golang.org/protobuf/proto"
-
 	"github.com/seed70370324/lockd/internal/invariant"
 	"github.com/seed70370324/lockd/paxos"
 	"github.com/seed70370324/lockd/replog/pb"
@@ -126,7 +124,7 @@ func decodeRecordFrame(fr frame) (*paxos.Record, error) {
 		return nil, fmt.Errorf("an intact record of kind %d, which this version of lockd does not know", fr.kind)
 	}
 	p := &pb.LogRecord{}
-	if err := proto.Unmarshal(fr.payload, p); err != nil {
+	if err := p.Decode(fr.payload); err != nil {
 		return nil, fmt.Errorf("an intact record that this version of lockd cannot decode: %w", err)
 	}
 	rec, err := DecodeRecord(p)

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"iter"
+	"slices"
 	"sync"
 
 	"google.golang.org/protobuf/proto"
@@ -187,7 +188,7 @@ func pieces(entries []paxos.Entry) iter.Seq2[[]paxos.Entry, bool] {
 // place encodes one frame behind buf, in the next segment if it does not fit.
 func (w *wal) place(r *paxos.Record) error {
 	start := len(w.buf)
-	buf, err := proto.MarshalOptions{}.MarshalAppend(beginFrame(w.buf), EncodeRecord(r))
+	buf, err := appendMessage(beginFrame(w.buf), EncodeRecord(r))
 	if err != nil {
 		return w.stop.fail("encoding a log record", err)
 	}
@@ -212,6 +213,14 @@ func (w *wal) place(r *paxos.Record) error {
 	})
 	w.facts.take(r)
 	return nil
+}
+
+// appendMessage appends an encoded record.
+func appendMessage(b []byte, m *pb.LogRecord) ([]byte, error) {
+	from, n := len(b), m.SizeVT()
+	b = slices.Grow(b, n)[:from+n]
+	_, err := m.MarshalToSizedBufferVT(b[from:])
+	return b, err
 }
 
 // write writes out buf and makes its entries readable.

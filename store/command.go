@@ -3,16 +3,13 @@ package store
 import (
 	"github.com/seed70370324/lockd/internal/invariant"
 	"github.com/seed70370324/lockd/store/pb"
-	"google.golang.org/protobuf/proto"
 )
-
-var decoding = proto.UnmarshalOptions{DiscardUnknown: true}
 
 // Apply executes an encoded pb.Command; see API.
 func (s *Store) Apply(command []byte) (*pb.Result, []Change) {
 	s.begin()
 	c := new(pb.Command)
-	if decoding.Unmarshal(command, c) != nil {
+	if c.Decode(command) != nil {
 		// The decoder's own words differ from build to build: they stay out of a
 		// result that all replicas must agree on.
 		return s.answer(refuse(pb.Code_BAD_COMMAND, "the command cannot be decoded")), nil

@@ -7,7 +7,6 @@ import (
 	"github.com/seed70370324/lockd/internal/invariant"
 	"github.com/seed70370324/lockd/internal/wire/pb"
 	storepb "github.com/seed70370324/lockd/store/pb"
-	"google.golang.org/protobuf/proto"
 )
 
 const (
@@ -95,7 +94,7 @@ func (m *Machine) overfull(id CallID) bool {
 }
 
 func (m *Machine) enqueue(r *request) {
-	r.bytes = proto.Size(r.cmd)
+	r.bytes = r.cmd.SizeVT()
 	m.reqs.queue = append(m.reqs.queue, r)
 }
 

@@ -24,8 +24,10 @@ protos="store/pb/store.proto internal/wire/pb/lockd.proto replog/pb/replog.proto
 for p in $protos; do mkdir -p ".cache/proto/$(dirname "$p")"; cp "$p" ".cache/proto/$p"; done
 .cache/protogen .cache/proto $protos
 for p in $protos; do
-  g="${p%.proto}.pb.go"
-  if ! cmp -s "$g" ".cache/proto/$g"; then echo "$g is not current: run make proto"; fail=1; fi
+  for kind in .pb.go _vtproto.pb.go _decode.pb.go; do
+    g="${p%.proto}$kind"
+    if ! cmp -s "$g" ".cache/proto/$g"; then echo "$g is not current: run make proto"; fail=1; fi
+  done
 done
 
 echo "check: go.mod is tidy"

@@ -54,15 +54,35 @@ func (c *Conn) Send(kind byte, m proto.Message) error {
 	return nil
 }
 
+// fastMessage is what our own messages have: a generated codec that does
+// without reflection.
+type fastMessage interface {
+	SizeVT() int
+	// MarshalToSizedBufferVT fills the slice, which must have the right size.
+	MarshalToSizedBufferVT(b []byte) (int, error)
+}
+
 // add encodes a message behind what is queued; mu is held.
 func (c *Conn) add(kind byte, m proto.Message) error {
-	n := proto.Size(m)
+	fast, _ := m.(fastMessage)
+	n := 0
+	if fast != nil {
+		n = fast.SizeVT()
+	} else {
+		n = proto.Size(m)
+	}
 	b, err := c.reserve(kind, n)
 	if err != nil {
 		return err
 	}
 	mark := len(b.b)
-	out, err := proto.MarshalOptions{UseCachedSize: true}.MarshalAppend(b.b, m)
+	out := b.b
+	if fast != nil {
+		out = b.b[:mark+n]
+		_, err = fast.MarshalToSizedBufferVT(out[mark:])
+	} else {
+		out, err = proto.MarshalOptions{UseCachedSize: true}.MarshalAppend(b.b, m)
+	}
 	if err == nil && len(out)-mark != n {
 		err = fmt.Errorf("its size changed from %d to %d bytes meanwhile", n, len(out)-mark)
 	}

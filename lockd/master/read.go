@@ -7,7 +7,6 @@ import (
 	wirepb "github.com/seed70370324/lockd/internal/wire/pb"
 	"github.com/seed70370324/lockd/store"
 	storepb "github.com/seed70370324/lockd/store/pb"
-	"google.golang.org/protobuf/proto"
 )
 
 // What an answer's parts weigh beside their text and data, at most.
@@ -170,14 +169,14 @@ func (m *Master) readLocks(c *conn, a *wirepb.ReadReply, r *wirepb.ReadLocks) {
 	left, limit := m.budget(c), pageLimit(r.GetLimit())
 	add := func(v store.LockView) bool {
 		info := m.lockInfo(v)
-		size := proto.Size(info) + 8
+		size := info.SizeVT() + 8
 		if len(out.Locks) > 0 && (len(out.Locks) >= limit || size > left) {
 			out.More = true
 			return false
 		}
 		if size > left {
 			a.Detail = shorten(info, left)
-			size = proto.Size(info) + 8
+			size = info.SizeVT() + 8
 		}
 		left -= size
 		out.Locks = append(out.Locks, info)
@@ -207,7 +206,7 @@ func shorten(info *wirepb.LockInfo, left int) string {
 	all := append(append([]*storepb.Blocker(nil), info.Holders...), info.Waiters...)
 	for keep < len(all) {
 		// 16: its frame in the message, and its holder's lease.
-		size += proto.Size(all[keep]) + 16
+		size += all[keep].SizeVT() + 16
 		if size > left {
 			break
 		}

@@ -178,10 +178,9 @@ func (m *Master) reply(s *session, r *storepb.Result) {
 
 // encode encodes a command, once for log, disk and peers.
 func encode(c *storepb.Command) []byte {
-	b, err := proto.Marshal(c)
+	b, err := c.MarshalVT()
 	if err != nil {
-		// Only text that is no UTF-8 cannot be encoded, and what came over the
-		// wire was checked when it was decoded. The store answers an empty
+		// Nothing is known that cannot be encoded. The store answers an empty
 		// command BAD_COMMAND; a made-up one here would be worse.
 		b, _ = proto.Marshal(&storepb.Command{Session: c.GetSession(), Number: c.GetNumber(),
 			CellTime: c.GetCellTime(), WallMs: c.GetWallMs(), Epoch: c.GetEpoch()})

@@ -11,8 +11,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"google.golang.org/protobuf/proto"
-
 	"github.com/seed70370324/lockd/internal/wire"
 	"github.com/seed70370324/lockd/internal/wire/pb"
 	"github.com/seed70370324/lockd/lockd/replica"
@@ -233,7 +231,7 @@ func (d *door) read(c *clientConn) *lastWords {
 			return last
 		}
 		m := new(pb.ClientMessage)
-		if err := proto.Unmarshal(payload, m); err != nil {
+		if err := m.Decode(payload); err != nil {
 			return &lastWords{pb.ErrorCode_BAD_MESSAGE, "", fmt.Sprintf("the message cannot be decoded: %v", err)}
 		}
 		if m.Body == nil {

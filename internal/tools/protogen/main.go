@@ -1,7 +1,7 @@
 // Command protogen turns the repository's .proto files into Go, with nothing
 // installed by hand: the compiler is the protocompile library and the Go
-// generator is the one inside google.golang.org/protobuf, both pinned by this
-// module's go.sum. It lives in a module of its own so that neither becomes a
+// generator is the one inside google.golang.org/protobuf, with vtprotobuf's for
+// the fast codec, all pinned by this module's go.sum. It lives in a module of its own so that neither becomes a
 // dependency of the product.
 //
 // Usage: protogen ROOT FILE.proto ...   (paths relative to ROOT)
@@ -14,6 +14,10 @@ import (
 	"path/filepath"
 
 	"github.com/bufbuild/protocompile"
+	_ "github.com/planetscale/vtprotobuf/features/marshal"
+	_ "github.com/planetscale/vtprotobuf/features/size"
+	_ "github.com/planetscale/vtprotobuf/features/unmarshal"
+	"github.com/planetscale/vtprotobuf/generator"
 	gengo "google.golang.org/protobuf/cmd/protoc-gen-go/internal_gengo"
 	"google.golang.org/protobuf/compiler/protogen"
 	"google.golang.org/protobuf/proto"
@@ -69,8 +73,18 @@ func run(root string, files []string) error {
 	for _, f := range plugin.Files {
 		if f.Generate {
 			gengo.GenerateFile(plugin, f)
+			if err := generateDecode(plugin, f); err != nil {
+				return fmt.Errorf("%s: %w", f.Desc.Path(), err)
+			}
 		}
 	}
+	// A codec that does without reflection, for the messages on the path of a
+	// request.
+	fast, err := generator.NewGenerator(plugin, []string{"marshal", "unmarshal", "size"}, &generator.Config{})
+	if err != nil {
+		return fmt.Errorf("set up the generator of the fast codec: %w", err)
+	}
+	fast.Generate()
 	resp := plugin.Response()
 	if resp.Error != nil {
 		return fmt.Errorf("generate: %s", resp.GetError())

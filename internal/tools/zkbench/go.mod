@@ -8,6 +8,7 @@ require (
 )
 
 require (
+	github.com/planetscale/vtprotobuf v0.6.0 // indirect
 	golang.org/x/sys v0.50.0 // indirect
 	google.golang.org/protobuf v1.36.12 // indirect
 )
