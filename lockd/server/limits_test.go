@@ -275,6 +275,18 @@ func TestWriteTime(t *testing.T) {
 	_ = w.Close()
 }
 
+// alone is a cell of one that stays master however slow the machine is.
+func alone(t *testing.T, change ...func(*Config)) *testCell {
+	c := newTestCell(t, 1)
+	c.change = func(cfg *Config) {
+		cfg.Tuning.DiskTimeout = patience
+		for _, f := range change {
+			f(cfg)
+		}
+	}
+	return c
+}
+
 func multi(r *rawClient, ops int) *pb.ClientMessage {
 	r.number++
 	m := &storepb.Multi{}
@@ -287,7 +299,7 @@ func multi(r *rawClient, ops int) *pb.ClientMessage {
 
 // A small frame that would be a large message is not decoded.
 func TestPartsOfATransaction(t *testing.T) {
-	c := newTestCell(t, 1)
+	c := alone(t)
 	c.startAll()
 	a := c.dial(c.master())
 	a.open()
@@ -325,7 +337,7 @@ func (c *testCell) metric(name, limit string, want int) {
 
 // Several large states on one connection come one after the other, as it reads.
 func TestSeveralLargeStates(t *testing.T) {
-	c := newTestCell(t, 1)
+	c := alone(t)
 	c.startAll()
 	a := c.dial(c.master())
 	a.open()
@@ -360,7 +372,7 @@ func TestSeveralLargeStates(t *testing.T) {
 
 // A client that watches and does not read is cut off; others notice nothing.
 func TestSlowWatcher(t *testing.T) {
-	c := newTestCell(t, 1)
+	c := alone(t)
 	c.startAll()
 	a := c.dial(c.master())
 	a.open()
@@ -390,8 +402,7 @@ func TestSlowWatcher(t *testing.T) {
 // A client that asks and never reads the answers is put off, and cut off in
 // the end; others notice nothing.
 func TestClientThatNeverReads(t *testing.T) {
-	c := newTestCell(t, 1)
-	c.change = func(cfg *Config) { cfg.Limits.WriteTimeout = 500 * time.Millisecond }
+	c := alone(t, func(cfg *Config) { cfg.Limits.WriteTimeout = 500 * time.Millisecond })
 	c.startAll()
 	a := c.dial(c.master())
 	a.open()
