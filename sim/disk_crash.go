@@ -32,7 +32,7 @@ func (p *process) crashDisk() {
 		p.loseTail(unsynced)
 	case kind < 7 || !w.expendable(p):
 		w.happened(FaultPowerCut)
-		if kind == 9 {
+		if kind == 5 {
 			// The records came, their mark did not.
 			p.keepOnly(FaultRecordAlone, unsynced, func(offset int64) bool { return offset >= marksEnd })
 			break
