@@ -57,7 +57,7 @@ func (r *Replica) prepare(handover bool) {
 // at the highest ballot is proposed (Paxos Made Simple, P2c).
 func (p *phaseOne) report(e Entry) {
 	p.last = max(p.last, e.Slot)
-	if old, ok := p.best[e.Slot]; !ok || (!old.Chosen && (e.Chosen || old.Ballot.Less(e.Ballot))) {
+	if old, ok := p.best[e.Slot]; !ok || (!old.Chosen && (e.Chosen || old.Ballot.Less(e.Ballot) != invariant.Planted(invariant.LowestBallotWins))) {
 		p.best[e.Slot] = e
 	}
 }

@@ -15,8 +15,9 @@ type client struct {
 	clock clock
 	// random draws when the program acts. Each of its operations has a stream of
 	// its own, so that without one the others stay what they are.
-	random *stream
-	ops    int
+	random    *stream
+	ops       int
+	idleUntil int64 // it begins nothing before
 
 	life    int // counts the machines
 	m       *machine.Machine

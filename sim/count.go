@@ -47,6 +47,7 @@ const (
 	FaultReset
 	FaultHandOver
 	FaultStretched
+	FaultRelay
 	FaultCutAtAccept
 	FaultCrashAtPromise
 	FaultCrashAtVote
@@ -61,7 +62,7 @@ var faultNames = [Faults]string{"killed processes", "power cuts", "power cuts of
 	"restarts on a page cache that lies", "slow flushes", "slow disks", "hung disks", "full disks",
 	"rotten records", "rotten marks", "rotten snapshots", "rotten identities", "emptied disks", "second processes",
 	"refused as damaged", "refused as doubtful", "refused as emptied", "snapshots installed", "frozen replicas", "partitions", "one-way partitions",
-	"lost messages", "doubled messages", "late messages", "messages of an earlier boot", "broken connections", "hand-overs", "stretched ways",
+	"lost messages", "doubled messages", "late messages", "messages of an earlier boot", "broken connections", "hand-overs", "stretched ways", "relays of the lead",
 	"leaders cut off amid accepts", "crashes after a promise", "crashes after a vote", "frozen clients", "killed clients", "seized holders"}
 
 func (f Fault) String() string { return faultNames[f] }

@@ -44,7 +44,13 @@ func (w *World) faultSpoil() {
 		}
 	}
 	s := pick(w.faultRandom, of)
-	p.rot(s, s.from+w.faultRandom.below(s.to-s.from), uint(w.faultRandom.below(8)))
+	offset := s.from + w.faultRandom.below(s.to-s.from)
+	if kind == FaultRottenRecord && w.faultRandom.chance(600_000) {
+		// The newest bytes: what they held is known nowhere else on that disk.
+		s = of[len(of)-1]
+		offset = s.to - 1 - w.faultRandom.skewed(0, min(s.to-s.from-1, 512))
+	}
+	p.rot(s, offset, uint(w.faultRandom.below(8)))
 	if p.up && w.faultRandom.chance(700_000) {
 		w.crashAndRestart(p, "killed after its disk has rotted")
 	}

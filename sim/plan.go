@@ -104,8 +104,26 @@ func drawPlan(seed uint64) plan {
 	p.restartAtEnd = s.chance(400_000)
 	p.load = drawWorkload(s)
 	p.drawDiskFaults(s)
+	if s.chance(300_000) {
+		p.drawRelays(s)
+	}
 	p.planned = p.drawPlanned()
 	return p
+}
+
+// drawRelays draws relays of the lead, often with nothing beside them that
+// would disturb them.
+func (p *plan) drawRelays(s *stream) {
+	if s.chance(600_000) {
+		p.replicas, p.work = 3, s.between(16, 24)*second
+		p.drop, p.cutAtAccept, p.crashAtPromise, p.crashAtVote = 0, 0, 0, 0
+		for k := range p.every {
+			if k := plannedKind(k); k != planClientCrash && k != planReset {
+				p.every[k] = 0
+			}
+		}
+	}
+	p.every[planRelay] = s.between(1200, 3500) * millisecond
 }
 
 // drawDiskFaults draws what happens to disks besides crashes.

@@ -20,17 +20,18 @@ const (
 	planFullDisk
 	planSpoil
 	planSecond
+	planRelay
 	plannedKinds
 )
 
 var plannedNames = [plannedKinds]string{"crash", "partition", "pause", "client-pause", "client-crash", "reset", "hand-over",
-	"disk", "depose", "slow-disk", "full-disk", "spoil", "second"}
+	"disk", "depose", "slow-disk", "full-disk", "spoil", "second", "relay"}
 
 func (k plannedKind) String() string { return plannedNames[k] }
 
 func (w *World) plannedFault(k plannedKind) func() {
 	return [plannedKinds]func(){w.faultCrash, w.faultPartition, w.faultPause, w.faultClientPause, w.faultClientCrash, w.faultReset,
-		w.faultHandOver, w.faultDisk, w.faultDepose, w.faultSlowDisk, w.faultFullDisk, w.faultSpoil, w.faultSecond}[k]
+		w.faultHandOver, w.faultDisk, w.faultDepose, w.faultSlowDisk, w.faultFullDisk, w.faultSpoil, w.faultSecond, w.faultRelay}[k]
 }
 
 // planned is one fault of a run. It has random numbers of its own: without it

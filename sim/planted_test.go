@@ -13,21 +13,24 @@ import (
 )
 
 // planted says within which seeds each planted bug must be found. What finds
-// it, and how soon on the average, is told in docs/simulator.md.
+// it, and how soon, is told in docs/simulator.md.
 var planted = []struct {
 	bug         invariant.Bug
 	first, last int
 }{
-	{invariant.PromiseBeforeFlush, 1, 20},
-	{invariant.OldBallotIsChosen, 1, 20},
-	{invariant.VotesOfAnyBallot, 1, 40},
-	{invariant.ServesBeforeClosed, 60, 80},
-	{invariant.RepeatAppliedTwice, 1, 20},
-	{invariant.GapIgnored, 35, 60},
-	{invariant.ResultsNotSaved, 1, 20},
-	{invariant.DeadSessionKeepLock, 1, 20},
-	{invariant.GrantsInLockDelay, 1, 20},
-	{invariant.WaiterOvertakes, 1, 20},
+	{invariant.PromiseBeforeFlush, 1, 60},
+	{invariant.OldBallotIsChosen, 1, 60},
+	{invariant.LowestBallotWins, 1, 60},
+	{invariant.VotesOfAnyBallot, 1, 60},
+	{invariant.ServesBeforeClosed, 71, 180},
+	{invariant.DoubtfulIsTorn, 71, 180},
+	{invariant.RepeatAppliedTwice, 1, 60},
+	{invariant.GapIgnored, 1, 60},
+	{invariant.ResultsNotSaved, 1, 60},
+	{invariant.OldExpiryTaken, 1, 110},
+	{invariant.DeadSessionKeepLock, 1, 60},
+	{invariant.GrantsInLockDelay, 1, 60},
+	{invariant.WaiterOvertakes, 1, 60},
 }
 
 // TestPlantedBugs plants known bugs, one at a time, in a build of its own, and

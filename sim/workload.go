@@ -79,7 +79,7 @@ func (c *client) think(life int) {
 		c.ops++
 		number := c.index - len(w.replicas) + 1
 		own := newStream(w.seed, 1<<40|uint64(number)<<24|uint64(c.ops))
-		if len(c.open) < w.plan.load.outstanding && !c.ending && !w.plan.skips(number, c.ops) &&
+		if len(c.open) < w.plan.load.outstanding && !c.ending && w.now >= c.idleUntil && !w.plan.skips(number, c.ops) &&
 			(c.state == machine.Live || c.state == machine.Jeopardy || own.chance(100_000)) {
 			w.acted++
 			shared := w.workRandom

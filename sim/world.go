@@ -23,6 +23,7 @@ type World struct {
 	clients  []*client
 	nextConn replica.ConnID
 	faulty   bool // faults may happen
+	relaying bool // the lead is being passed on
 	winding  bool // applications begin nothing new
 	over     bool
 

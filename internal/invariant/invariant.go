@@ -34,10 +34,12 @@ const (
 	DeadSessionKeepLock Bug = "dead-session-keeps-lock" // a dead session's lock is forgotten
 	GrantsInLockDelay   Bug = "grants-in-lock-delay"    // a lost lock is granted at once
 	WaiterOvertakes     Bug = "waiter-overtakes"        // a waiter is granted that came behind another
+	LowestBallotWins    Bug = "lowest-ballot-wins"      // a new leader proposes the value of the lowest ballot again
 )
 
 // Bugs are all that can be planted.
 var Bugs = []Bug{
 	PromiseBeforeFlush, OldBallotIsChosen, VotesOfAnyBallot, ServesBeforeClosed, DoubtfulIsTorn, RepeatAppliedTwice,
 	GapIgnored, ResultsNotSaved, OldExpiryTaken, DeadSessionKeepLock, GrantsInLockDelay, WaiterOvertakes,
+	LowestBallotWins,
 }
