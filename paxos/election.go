@@ -37,6 +37,39 @@ func (r *Replica) eligible() bool {
 	return r.chosen > 0 || r.campaigned || r.log.get(1) != nil
 }
 
+// thaw takes care that time in which this replica did not run is not taken for
+// silence of the others: what they said meanwhile has yet to be read. So one
+// step of the clock counts as a quarter of ElectionMin at most. Otherwise a
+// machine without time for all of its processes would elect without end: each
+// stall ends an office, and all clients that then look for the new master cause
+// the next.
+//
+// Invariant: no instant moves behind the present. Nothing but liveness depends
+// on these; a leader that was superseded meanwhile is told so by the first
+// answer.
+func (r *Replica) thaw() {
+	gap := r.now - r.ticked - r.o.ElectionMin/4
+	r.ticked = r.now
+	if gap <= 0 {
+		return
+	}
+	later := func(t time.Duration) time.Duration {
+		if t == 0 {
+			return 0 // never heard
+		}
+		return max(t, min(t+gap, r.now))
+	}
+	r.heard = later(r.heard)
+	if r.lead != nil {
+		for _, p := range r.lead.peers {
+			p.heard = later(p.heard)
+		}
+	}
+	// What was left of the wait is left still, as far as a message that was read
+	// before this tick has not made it longer.
+	r.electionAt = max(r.electionAt, min(r.electionAt+gap, r.now+r.o.ElectionMin))
+}
+
 func (r *Replica) electionTick() {
 	if r.role == Candidate {
 		r.resendPrepare()

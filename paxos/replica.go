@@ -47,6 +47,7 @@ type Replica struct {
 	heard time.Duration
 	// maxRound is the highest round seen anywhere: the next own one is higher.
 	maxRound uint64
+	ticked   time.Duration // last tick, see thaw
 	// electionAt is when to probe if no leader is heard before.
 	electionAt time.Duration
 	born       time.Duration // until ElectionMin after a restart the leader is presumed alive
@@ -132,6 +133,7 @@ func New(o Options, r Restored) *Replica {
 		p.electionAt = p.now
 	}
 	p.told = RoleEvent{Role: Follower}
+	p.ticked = p.now
 	return p
 }
 
@@ -319,6 +321,7 @@ func (r *Replica) persisted(sequence uint64) {
 }
 
 func (r *Replica) tick() {
+	r.thaw()
 	switch r.role {
 	case Preparing, Leader:
 		r.leaderTick()
