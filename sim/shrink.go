@@ -197,25 +197,30 @@ func (s *Shrink) faults() {
 	}
 }
 
-// operations leaves out operations of each client in the same way; what comes
-// first is left out last, for it costs the most runs to find out about.
+// operations leaves out operations of the clients in the same way: large parts
+// of each first.
 func (s *Shrink) operations() {
-	for client := 1; client <= s.best.clients; client++ {
-		if client > len(s.result.Operations) {
-			return
+	most := 0
+	for _, n := range s.result.Operations {
+		most = max(most, n)
+	}
+	for size := most; size > 0; size /= 2 {
+		for client := 1; client <= min(s.best.clients, len(s.result.Operations)); client++ {
+			s.operationsOf(client, size)
 		}
-		all := s.result.Operations[client-1]
-		for size := all; size > 0; size /= 2 {
-			for from := 1; from <= all && s.used < s.Runs; from += size {
-				to := min(from+size-1, all)
-				if s.best.skipsAll(client, from, to) {
-					continue
-				}
-				c := s.best.clone()
-				c.skip(client, from, to)
-				s.try(fmt.Sprintf("client %d without the operations %d to %d", client, from, to), c)
-			}
+	}
+}
+
+func (s *Shrink) operationsOf(client, size int) {
+	all := s.result.Operations[client-1]
+	for from := 1; from <= all && s.used < s.Runs; from += size {
+		to := min(from+size-1, all)
+		if s.best.skipsAll(client, from, to) {
+			continue
 		}
+		c := s.best.clone()
+		c.skip(client, from, to)
+		s.try(fmt.Sprintf("client %d without the operations %d to %d", client, from, to), c)
 	}
 }
 

@@ -128,10 +128,10 @@ func TestShrink(t *testing.T) {
 		t.Fatal("no failing seed is named")
 	}
 	seed, check := found[1], found[2]
-	plans := [2]string{}
-	for i := range plans {
+	plans := [3]string{}
+	for i, runs := range []string{"300", "40", "40"} {
 		file := filepath.Join(dir, "plan"+strconv.Itoa(i))
-		out := sim("-seed", seed, "-shrink", "-shrink-runs", "120", "-o", file)
+		out := sim("-seed", seed, "-shrink", "-shrink-runs", runs, "-o", file)
 		if !strings.Contains(out, "-plan "+file) || !strings.Contains(out, "FAIL  "+check) {
 			t.Errorf("the way to repeat the shorter run, or its story, is not told:\n%.300s", out)
 		}
@@ -141,27 +141,28 @@ func TestShrink(t *testing.T) {
 		}
 		plans[i] = string(text)
 	}
-	if plans[0] != plans[1] {
-		t.Errorf("two times two plans:\n%s\n%s", plans[0], plans[1])
+	if plans[1] != plans[2] {
+		t.Errorf("two times two plans:\n%s\n%s", plans[1], plans[2])
 	}
 	again := sim("-plan", filepath.Join(dir, "plan0"))
 	if !strings.Contains(again, "FAILED: "+check+":") {
 		t.Errorf("the shorter plan does not fail as %s", check)
 	}
+	// What is left to read: the planned faults, and the calls of clients.
+	calls := regexp.MustCompile(`  call \d+: `)
 	before := sim("-seed", seed)
-	if short, long := strings.Count(again, "\n"), strings.Count(before, "\n"); 2*short > long {
-		t.Errorf("the story has %d lines, before it had %d", short, long)
-	}
+	short, long := len(calls.FindAllString(again, -1)), len(calls.FindAllString(before, -1))
 	n, err := strconv.ParseUint(seed, 10, 64)
 	if err != nil {
 		t.Fatal(err)
 	}
 	was, is := DrawPlan(n), mustPlan(t, plans[0])
-	if is.p.clients >= was.p.clients && len(is.p.skipped) == 0 {
-		t.Errorf("no client and no operation was left out of %d clients", was.p.clients)
+	short, long = short+len(is.p.planned), long+len(was.p.planned)
+	if 2*short > long {
+		t.Errorf("%d calls and planned faults are left of %d", short, long)
 	}
-	t.Logf("seed %s (%s): %d clients became %d, %d planned faults %d, %d lines of story %d", seed, check, was.p.clients, is.p.clients,
-		len(was.p.planned), len(is.p.planned), strings.Count(before, "\n"), strings.Count(again, "\n"))
+	t.Logf("seed %s (%s): %d clients became %d, %d planned faults %d, %d calls and faults %d", seed, check, was.p.clients, is.p.clients,
+		len(was.p.planned), len(is.p.planned), long, short)
 }
 
 func mustPlan(t *testing.T, text string) Plan {
