@@ -124,17 +124,40 @@ const (
 	roundPatience = 2 * time.Millisecond
 )
 
+// fewCommands under way are no reason to wait: a slot of its own costs little
+// then, and a command that waits for another's round takes twice as long.
+const fewCommands = 3
+
 // Gathering reports whether commands that are proposed now wait for others:
-// while the own flush or a round is under way they fill one slot, one record
-// and one message a follower together, instead of one each. Nothing waits when
-// nothing is under way, and a disk or follower that hangs holds nobody up.
+// while the own flush or a round of some size is under way they fill one slot,
+// one record and one message a follower together, instead of one each. Nothing
+// waits when little is under way, and a disk or follower that hangs holds
+// nobody up.
 func (r *Replica) Gathering(now time.Duration) bool {
 	l := r.lead
 	if l == nil || r.role != Leader || l.pendingBytes >= r.o.BatchBytes {
 		return false
 	}
-	return len(r.owed) > 0 && now-r.owed[0].at < flushPatience ||
-		l.next-1 > r.chosen && now-l.cutAt < roundPatience
+	return (len(r.owed) > 0 && now-r.owed[0].at < flushPatience ||
+		l.next-1 > r.chosen && now-l.cutAt < roundPatience) && r.manyOpen()
+}
+
+// manyOpen reports whether the open slots hold more than a few commands.
+func (r *Replica) manyOpen() bool {
+	n := 0
+	for s := r.chosen + 1; s < r.lead.next; s++ {
+		if x := r.log.get(s); x != nil {
+			if n += len(x.Value.Commands); n >= fewCommands {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// Overdue reports whether commands wait that Take would put into slots now.
+func (r *Replica) Overdue(now time.Duration) bool {
+	return r.lead != nil && len(r.lead.pending) > 0 && r.windowOpen() && !r.Gathering(now)
 }
 
 // windowOpen reports whether another slot may be opened. The window bounds

@@ -286,6 +286,9 @@ type NodeAPI interface {
 	// Gathering reports whether commands that are proposed now would wait for
 	// others: see paxos.Replica.Gathering.
 	Gathering(now time.Duration) bool
+	// Overdue reports whether commands have waited long enough: Begin and Take
+	// would put them into slots now.
+	Overdue(now time.Duration) bool
 	Status() NodeStatus
 	// MemberName and so on for people.
 	Configuration() *paxos.Configuration

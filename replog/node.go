@@ -348,6 +348,9 @@ func (n *Node) Take(now time.Duration) Effects {
 // Gathering reports whether commands that are proposed now would wait.
 func (n *Node) Gathering(now time.Duration) bool { return n.px.Gathering(now) }
 
+// Overdue reports whether commands that waited are to be proposed now.
+func (n *Node) Overdue(now time.Duration) bool { return n.px.Overdue(now) }
+
 // drain takes what paxos owes and passes it on.
 func (n *Node) drain() {
 	e := n.px.Take(n.now)

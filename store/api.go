@@ -127,6 +127,9 @@ type API interface {
 	// Events calls f for the events of a session that are not acknowledged.
 	Events(session, after uint64, f func(*pb.SessionEvent) bool)
 	Lock(path string) (LockView, bool)
+	// Contended reports whether the lock of a path has a holder, a ghost or a
+	// waiter.
+	Contended(path string) bool
 	// Locks calls f for each path at or below prefix, behind the path after,
 	// that has a holder, a ghost or a waiter.
 	Locks(prefix, after string, f func(LockView) bool)

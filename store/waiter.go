@@ -153,6 +153,17 @@ func (c *claim) blocker() *pb.Blocker {
 	return b
 }
 
+// Contended reports whether the lock of a path has a holder, a ghost or a
+// waiter.
+func (s *Store) Contended(path string) bool {
+	found := false
+	any := func(*claim) bool { found = true; return false }
+	if scan(s.holders, path, any); !found {
+		scan(s.waiters, path, any)
+	}
+	return found
+}
+
 // Lock returns the lock state of a path, if there is a node or a ghost.
 func (s *Store) Lock(path string) (LockView, bool) {
 	if badPath(path) != "" {

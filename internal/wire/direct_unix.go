@@ -31,10 +31,11 @@ func (d *directWriter) init(nc net.Conn) {
 	d.raw = raw
 	d.try = func(fd uintptr) bool {
 		for {
-			d.n, d.err = syscall.Write(int(fd), d.b)
-			if d.err != syscall.EINTR {
-				return true // full is an answer too: nobody waits here
+			d.n, d.err = writeSocket(int(fd), d.b)
+			if d.err == syscall.EINTR {
+				continue
 			}
+			return true // full is an answer too: nobody waits here
 		}
 	}
 }

@@ -158,6 +158,8 @@ type Master struct {
 	late      []lateKeep // in the order of their proofs
 
 	proposals [][]byte
+	urgent    bool          // one of them is not to be held back
+	heldSince time.Duration // since when the oldest is, if none is urgent
 	closes    []ConnClose
 	notes     []Note
 	handover  bool // to be passed on to the node
@@ -202,7 +204,7 @@ func (m *Master) forget() {
 	m.watches.forget()
 	m.timers = timers{}
 	m.acks, m.losses, m.late = nil, nil, nil
-	m.proposals = nil
+	m.proposals, m.urgent = nil, false
 }
 
 // Wants is what a Master asks of the log.
@@ -214,15 +216,32 @@ type Wants struct {
 
 // Wanting reports whether Wants has something to give.
 func (m *Master) Wanting() bool {
-	return len(m.proposals) > 0 || m.handover || m.rounds.ready()
+	return m.Overdue(m.now) || m.handover || m.rounds.ready()
 }
+
+// idleTime is how long a request that cannot do anything but queue is held back
+// for company.
+const idleTime = 2 * time.Millisecond
+
+// Overdue reports whether there are commands that are not to be held back any
+// longer.
+func (m *Master) Overdue(now time.Duration) bool {
+	return len(m.proposals) > 0 && (m.urgent || now-m.heldSince >= idleTime)
+}
+
+// Holding reports whether there are commands that are held back.
+func (m *Master) Holding() bool { return len(m.proposals) > 0 && !m.urgent }
 
 // Wants returns, once, what is to be handed to the log now. Call it until
 // Wanting says no, then Take.
 func (m *Master) Wants(now time.Duration) Wants {
 	m.now = now
-	w := Wants{Proposals: m.proposals, HandOver: m.handover, Confirm: m.rounds.begin(now)}
-	m.proposals, m.handover = nil, false
+	w := Wants{HandOver: m.handover, Confirm: m.rounds.begin(now)}
+	if m.handover || m.Overdue(now) {
+		// In the order in which they came, those that were held back too.
+		w.Proposals, m.proposals, m.urgent = m.proposals, nil, false
+	}
+	m.handover = false
 	return w
 }
 
@@ -299,6 +318,15 @@ func (m *Master) note(level, text string, args ...any) {
 	m.notes = append(m.notes, Note{Level: level, Text: text, Args: args})
 }
 
+// queues reports whether a command is an Acquire that can only queue up behind
+// others. Nobody waits for that: it goes into the log with whatever comes next,
+// often the release that the lock's next holder sends at the same time, and
+// saves a round that would stand in the way of it.
+func (m *Master) queues(c *storepb.Command) bool {
+	a := c.GetAcquire()
+	return a != nil && (a.GetNoDeadline() || a.GetWaitMs() > 0) && m.st.Contended(a.GetPath())
+}
+
 // propose encodes a command with what only the master may fill in, and queues
 // it for the log. It returns the size of the encoding.
 func (m *Master) propose(c *storepb.Command) int {
@@ -307,6 +335,10 @@ func (m *Master) propose(c *storepb.Command) int {
 	c.WallMs = m.o.WallMS()
 	b := encode(c)
 	m.timers.logged = m.now
+	if len(m.proposals) == 0 {
+		m.heldSince = m.now
+	}
 	m.proposals = append(m.proposals, b)
+	m.urgent = m.urgent || !m.queues(c)
 	return len(b)
 }

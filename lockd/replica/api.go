@@ -113,6 +113,11 @@ type API interface {
 	// Gathering reports whether a request that arrives now had better wait with
 	// others for what is under way.
 	Gathering(now time.Duration) bool
+	// Overdue reports whether something that was held back for company has
+	// waited long enough: Begin and Take would propose it now.
+	Overdue(now time.Duration) bool
+	// Holding reports whether something is held back.
+	Holding() bool
 	Status(now time.Duration) *pb.StatusResult
 	// Metrics for the shell to export.
 	Metrics() Metrics

@@ -106,6 +106,8 @@ func (l *handLog) Begin(time.Duration) replog.Effects { return replog.Effects{} 
 
 func (l *handLog) Gathering(time.Duration) bool { return false }
 
+func (l *handLog) Overdue(time.Duration) bool { return false }
+
 func (l *handLog) Status() replog.NodeStatus {
 	return replog.NodeStatus{
 		Paxos:     paxos.Status{ID: l.id, Role: l.role.Role, Ballot: l.role.Ballot, Leader: l.role.Leader, Chosen: paxos.Slot(len(l.c.log))},
@@ -193,6 +195,11 @@ func (c *testCell) settle() {
 	for range 4 {
 		for _, r := range c.reps {
 			r.take()
+		}
+		for _, r := range c.reps {
+			if r.Holding() {
+				c.now += 2 * time.Millisecond // what was held back for company goes then
+			}
 		}
 	}
 }

@@ -127,13 +127,14 @@ func TestListsComeInPages(t *testing.T) {
 
 func TestLocksAndSessionsForPeople(t *testing.T) {
 	c := newCell(t, 1)
+	start := c.now
 	cl := c.reps[0].dial()
 	a, b := cl.open(1, 12*time.Second), cl.open(2, 60*time.Second)
 	cl.send(request(a, 1, lock("/l/1", 0)))
 	cl.send(request(b, 1, lock("/l/1", time.Minute)))
 	cl.send(request(b, 2, lock("/l/2", 0)))
 	cl.all()
-	c.advance(2 * time.Second)
+	c.advance(start + 2*time.Second - c.now)
 	got := cl.read(&wirepb.Read{Op: &wirepb.Read_Locks{Locks: &wirepb.ReadLocks{Path: "/l/1"}}}).GetLocks()
 	if len(got.GetLocks()) != 1 || len(got.GetLocks()[0].GetWaiters()) != 1 || len(got.GetLocks()[0].GetHolders()) != 1 {
 		t.Fatalf("locks %v", got)

@@ -208,6 +208,14 @@ func (r *Replica) Begin(now time.Duration) replog.Effects {
 // Gathering reports whether a request that arrives now had better wait.
 func (r *Replica) Gathering(now time.Duration) bool { return r.node.Gathering(now) }
 
+// Overdue reports whether what was held back is to be proposed now.
+func (r *Replica) Overdue(now time.Duration) bool {
+	return r.master.Overdue(now) || r.node.Overdue(now)
+}
+
+// Holding reports whether the master holds something back.
+func (r *Replica) Holding() bool { return r.master.Holding() }
+
 // propose hands to the log what the master wants of it.
 func (r *Replica) propose(now time.Duration) {
 	w := r.master.Wants(now)

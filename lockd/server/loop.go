@@ -69,10 +69,10 @@ func (l *loop) run(ctx context.Context) {
 		now := clock.Now()
 		invariant.Assert(now >= l.lastTick, "the clock went back from %v to %v", l.lastTick, now)
 		tick := now-l.lastTick >= tickEvery
-		if len(letters) == 0 && !tick {
+		if len(letters) == 0 && !tick && !l.rep.Overdue(now) {
 			empty = letters
 			sleep := tickEvery - (now - l.lastTick)
-			if gathering {
+			if gathering || l.rep.Holding() {
 				sleep = min(sleep, gatherTick) // it may be over by then with nothing to tell of it
 			}
 			timer.Reset(sleep)

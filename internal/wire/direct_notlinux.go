@@ -1,0 +1,8 @@
+//go:build unix && !linux
+
+package wire
+
+import "syscall"
+
+// writeSocket writes to a socket that does not block.
+func writeSocket(fd int, b []byte) (int, error) { return syscall.Write(fd, b) }
