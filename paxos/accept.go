@@ -98,7 +98,7 @@ func (r *Replica) propose(commands [][]byte) {
 // waits for company, but for what is under way: see Gathering.
 func (r *Replica) cutProposals() {
 	l := r.lead
-	gathering := r.Gathering(r.now)
+	gathering := r.Gathering(r.now) > 0
 	for len(l.pending) > 0 && r.windowOpen() && !gathering {
 		n, bytes := 0, 0
 		for n < len(l.pending) && (n == 0 || bytes+len(l.pending[n]) <= r.o.BatchBytes) {
@@ -124,40 +124,38 @@ const (
 	roundPatience = 2 * time.Millisecond
 )
 
-// fewCommands under way are no reason to wait: a slot of its own costs little
-// then, and a command that waits for another's round takes twice as long.
-const fewCommands = 3
-
-// Gathering reports whether commands that are proposed now wait for others:
-// while the own flush or a round of some size is under way they fill one slot,
-// one record and one message a follower together, instead of one each. Nothing
-// waits when little is under way, and a disk or follower that hangs holds
-// nobody up.
-func (r *Replica) Gathering(now time.Duration) bool {
+// Gathering tells how many commands more have to come together before it is
+// worth while to propose them; 0: what is proposed now is put into a slot by
+// the next Take. While the own flush or a round is under way, commands wait
+// until they are as many as are under way: so they fill one slot, one record and
+// one message a follower together, instead of one each, and yet a few that were
+// early hold up nobody. Nothing waits when nothing is under way, and a disk or
+// follower that hangs holds nobody up.
+func (r *Replica) Gathering(now time.Duration) int {
 	l := r.lead
 	if l == nil || r.role != Leader || l.pendingBytes >= r.o.BatchBytes {
-		return false
+		return 0
 	}
-	return (len(r.owed) > 0 && now-r.owed[0].at < flushPatience ||
-		l.next-1 > r.chosen && now-l.cutAt < roundPatience) && r.manyOpen()
+	if !(len(r.owed) > 0 && now-r.owed[0].at < flushPatience || l.next-1 > r.chosen && now-l.cutAt < roundPatience) {
+		return 0
+	}
+	return max(0, r.underWay()-len(l.pending))
 }
 
-// manyOpen reports whether the open slots hold more than a few commands.
-func (r *Replica) manyOpen() bool {
+// underWay counts the commands in open slots.
+func (r *Replica) underWay() int {
 	n := 0
 	for s := r.chosen + 1; s < r.lead.next; s++ {
 		if x := r.log.get(s); x != nil {
-			if n += len(x.Value.Commands); n >= fewCommands {
-				return true
-			}
+			n += len(x.Value.Commands)
 		}
 	}
-	return false
+	return n
 }
 
 // Overdue reports whether commands wait that Take would put into slots now.
 func (r *Replica) Overdue(now time.Duration) bool {
-	return r.lead != nil && len(r.lead.pending) > 0 && r.windowOpen() && !r.Gathering(now)
+	return r.lead != nil && len(r.lead.pending) > 0 && r.windowOpen() && r.Gathering(now) == 0
 }
 
 // windowOpen reports whether another slot may be opened. The window bounds

@@ -283,9 +283,9 @@ type NodeAPI interface {
 	Begin(now time.Duration) Effects
 	// Take closes the batch, and everything (else) that is owed is returned.
 	Take(now time.Duration) Effects
-	// Gathering reports whether commands that are proposed now would wait for
-	// others: see paxos.Replica.Gathering.
-	Gathering(now time.Duration) bool
+	// Gathering tells how many commands have to come together before they are
+	// proposed, 0 none: see paxos.Replica.Gathering.
+	Gathering(now time.Duration) int
 	// Overdue reports whether commands have waited long enough: Begin and Take
 	// would put them into slots now.
 	Overdue(now time.Duration) bool

@@ -345,8 +345,8 @@ func (n *Node) Take(now time.Duration) Effects {
 	return fx
 }
 
-// Gathering reports whether commands that are proposed now would wait.
-func (n *Node) Gathering(now time.Duration) bool { return n.px.Gathering(now) }
+// Gathering tells how many commands have to come together.
+func (n *Node) Gathering(now time.Duration) int { return n.px.Gathering(now) }
 
 // Overdue reports whether commands that waited are to be proposed now.
 func (n *Node) Overdue(now time.Duration) bool { return n.px.Overdue(now) }

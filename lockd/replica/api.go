@@ -110,9 +110,9 @@ type API interface {
 	// applied; Take must follow with no Step between. It may be left out.
 	Begin(now time.Duration) replog.Effects
 	Take(now time.Duration) Effects
-	// Gathering reports whether a request that arrives now had better wait with
-	// others for what is under way.
-	Gathering(now time.Duration) bool
+	// Gathering tells how many requests that arrive now had better wait for each
+	// other, or for the end of what is under way; 0: they need not wait.
+	Gathering(now time.Duration) int
 	// Overdue reports whether something that was held back for company has
 	// waited long enough: Begin and Take would propose it now.
 	Overdue(now time.Duration) bool

@@ -104,7 +104,7 @@ func (l *handLog) Take(now time.Duration) replog.Effects {
 
 func (l *handLog) Begin(time.Duration) replog.Effects { return replog.Effects{} }
 
-func (l *handLog) Gathering(time.Duration) bool { return false }
+func (l *handLog) Gathering(time.Duration) int { return 0 }
 
 func (l *handLog) Overdue(time.Duration) bool { return false }
 

@@ -205,8 +205,8 @@ func (r *Replica) Begin(now time.Duration) replog.Effects {
 	return r.node.Begin(now)
 }
 
-// Gathering reports whether a request that arrives now had better wait.
-func (r *Replica) Gathering(now time.Duration) bool { return r.node.Gathering(now) }
+// Gathering tells how many requests had better wait for each other.
+func (r *Replica) Gathering(now time.Duration) int { return r.node.Gathering(now) }
 
 // Overdue reports whether what was held back is to be proposed now.
 func (r *Replica) Overdue(now time.Duration) bool {

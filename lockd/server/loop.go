@@ -58,10 +58,13 @@ func (l *loop) run(ctx context.Context) {
 	defer timer.Stop()
 	var empty []letter
 	for ctx.Err() == nil {
-		// Requests gather while a flush or a round is under way, whose end wakes
-		// the loop. With each tick everything is taken.
+		// Requests gather while a flush or a round is under way, until they are
+		// enough or its end wakes the loop. With each tick everything is taken.
 		due := clock.Now()-l.lastTick >= tickEvery
-		gathering := !due && l.rep.Gathering(clock.Now())
+		gathering := 0
+		if !due {
+			gathering = l.rep.Gathering(clock.Now())
+		}
 		letters := l.box.swap(empty, gathering)
 		// The clock is read after the letters were taken: an arrival is stamped
 		// late rather than early, which can only shorten a client's lease, and a
@@ -72,7 +75,7 @@ func (l *loop) run(ctx context.Context) {
 		if len(letters) == 0 && !tick && !l.rep.Overdue(now) {
 			empty = letters
 			sleep := tickEvery - (now - l.lastTick)
-			if gathering || l.rep.Holding() {
+			if gathering > 0 || l.rep.Holding() {
 				sleep = min(sleep, gatherTick) // it may be over by then with nothing to tell of it
 			}
 			timer.Reset(sleep)

@@ -32,7 +32,7 @@ type mailbox struct {
 	items  []letter
 	wake   chan struct{} // one slot: something is there
 	woken  bool          // wake has been filled since the last swap
-	gather bool          // something is under way whose end will be put
+	gather int           // so many patient letters wait for each other
 	closed bool
 	bytes  int           // of clients' messages among items
 	most   int           // of these: from then on it is full; 0: never
@@ -57,7 +57,7 @@ func (m *mailbox) put(l letter) bool {
 		m.room = make(chan struct{})
 		m.full.Store(true)
 	}
-	wake := !m.woken && !(l.patient && m.gather)
+	wake := !m.woken && !(l.patient && len(m.items) < m.gather)
 	m.woken = m.woken || wake
 	m.mu.Unlock()
 	if wake {
@@ -70,15 +70,15 @@ func (m *mailbox) put(l letter) bool {
 }
 
 // swap takes all letters and leaves the given slice, which must be empty, for
-// the next ones. gather says that something is under way (a flush, a round):
-// until its end patient letters do not wake the loop, and alone they are left
-// where they are (the given slice comes back), so that requests gather and cost
-// one wake-up together.
-func (m *mailbox) swap(empty []letter, gather bool) []letter {
+// the next ones. gather tells how many patient letters are to come together:
+// as long as there are fewer, and nothing else, they do not wake the loop and
+// are left where they are (the given slice comes back), so that they cost one
+// wake-up together. What they wait for will put a letter when it ends.
+func (m *mailbox) swap(empty []letter, gather int) []letter {
 	m.mu.Lock()
 	items := m.items
-	if gather && !m.woken {
-		m.gather = true
+	if len(m.items) < gather && !m.woken {
+		m.gather = gather
 		m.mu.Unlock()
 		return empty
 	}

@@ -15,21 +15,22 @@ func TestRequestsGatherDuringAFlush(t *testing.T) {
 		}
 	}
 	for _, tc := range []struct {
-		name  string
-		flush bool
-		put   []letter
-		wakes bool
-		taken int // by a swap while the flush goes on
+		name   string
+		gather int
+		put    []letter
+		wakes  bool
+		taken  int // by a swap while the flush goes on
 	}{
-		{"a request with an idle disk", false, []letter{request}, true, 1},
-		{"requests during a flush", true, []letter{request, request}, false, 0},
-		{"something else during a flush", true, []letter{other}, true, 1},
-		{"something else behind requests", true, []letter{request, request, other}, true, 3},
-		{"requests behind something else", true, []letter{other, request}, true, 2},
+		{"a request with an idle disk", 0, []letter{request}, true, 1},
+		{"requests during a flush", 3, []letter{request, request}, false, 0},
+		{"enough requests during a flush", 3, []letter{request, request, request}, true, 3},
+		{"something else during a flush", 3, []letter{other}, true, 1},
+		{"something else behind requests", 4, []letter{request, request, other}, true, 3},
+		{"requests behind something else", 3, []letter{other, request}, true, 2},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			m := newMailbox()
-			m.swap(nil, tc.flush)
+			m.swap(nil, tc.gather)
 			for _, l := range tc.put {
 				if !m.put(l) {
 					t.Fatal("the mailbox is closed")
@@ -38,10 +39,10 @@ func TestRequestsGatherDuringAFlush(t *testing.T) {
 			if got := woken(m); got != tc.wakes {
 				t.Errorf("wakes the loop: %v, want %v", got, tc.wakes)
 			}
-			if got := len(m.swap(nil, tc.flush)); got != tc.taken {
+			if got := len(m.swap(nil, tc.gather)); got != tc.taken {
 				t.Errorf("%d letters are taken, want %d", got, tc.taken)
 			}
-			if got := len(m.swap(nil, false)); got != len(tc.put)-tc.taken {
+			if got := len(m.swap(nil, 0)); got != len(tc.put)-tc.taken {
 				t.Errorf("%d letters are taken after the flush, want %d", got, len(tc.put)-tc.taken)
 			}
 		})
@@ -51,9 +52,9 @@ func TestRequestsGatherDuringAFlush(t *testing.T) {
 // What was put before the flush began is not held back by it.
 func TestFlushHoldsNothingBackThatCameBefore(t *testing.T) {
 	m := newMailbox()
-	m.swap(nil, false)
+	m.swap(nil, 0)
 	m.put(letter{patient: true})
-	if got := len(m.swap(nil, true)); got != 1 {
+	if got := len(m.swap(nil, 9)); got != 1 {
 		t.Errorf("%d letters are taken, want 1", got)
 	}
 }
