@@ -22,8 +22,16 @@ import (
 // programs is the directory in which TestMain builds lockd and lockctl.
 var programs string
 
+// soakFor is how long TestSoak is to last, "" for a short time.
+var soakFor = os.Getenv("LOCKD_SOAK")
+
 func TestMain(m *testing.M) {
 	os.Exit(func() int {
+		// lockd refuses what stands in its environment and is no flag of it.
+		if err := os.Unsetenv("LOCKD_SOAK"); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			return 1
+		}
 		dir, err := os.MkdirTemp("", "lockd-e2e-")
 		if err != nil {
 			fmt.Fprintln(os.Stderr, "make a directory for the programs:", err)

@@ -3,7 +3,6 @@ package e2e
 import (
 	"context"
 	"fmt"
-	"os"
 	"strings"
 	"testing"
 	"time"
@@ -27,13 +26,12 @@ type soakPlan struct {
 // no stall of a busy machine ends a session.
 func planSoak(t *testing.T) soakPlan {
 	t.Helper()
-	v := os.Getenv("LOCKD_SOAK")
-	if v == "" {
+	if soakFor == "" {
 		return soakPlan{run: 20 * time.Second, clients: 32, every: 10 * time.Second, down: 2 * time.Second, sample: 2 * time.Second, watches: 4, lease: time.Minute}
 	}
-	run, err := time.ParseDuration(v)
+	run, err := time.ParseDuration(soakFor)
 	if err != nil || run < 30*time.Second {
-		t.Fatalf("LOCKD_SOAK=%s: want a duration of 30s or more, like 10m", v)
+		t.Fatalf("LOCKD_SOAK=%s: want a duration of 30s or more, like 10m", soakFor)
 	}
 	return soakPlan{run: run, clients: 256, every: 30 * time.Second, down: 2 * time.Second, sample: 5 * time.Second, watches: 8, lease: 12 * time.Second}
 }
