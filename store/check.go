@@ -169,7 +169,10 @@ func (k *checker) sessions() {
 	results, events := 0, 0
 	s.sessions.Ascend(func(i sessionItem) bool {
 		id, x := i.id, i.session
-		k.that(x.hash == x.computeHash(id), "session %d: its hash is not that of its fields", id)
+		k.that(x.hash == x.computeHash(id) && x.who == x.identityHash(id), "session %d: its hash is not that of its fields", id)
+		if s.recent.id == id {
+			k.that(s.recent.session == x, "session %d: the record kept at hand is not the table's", id)
+		}
 		k.sum += x.hash
 		k.that(id > 0 && id <= s.revision, "session %d: the state is of revision %d", id, s.revision)
 		n, ok := s.nonces.Get(nonceItem{nonce: x.nonce})

@@ -89,9 +89,16 @@ func (c *claim) computeHash() uint64 {
 }
 
 func (x *session) computeHash(id uint64) uint64 {
-	h := newHash(hashSession).u64(id).str(x.nonce).u64(x.leaseMS).bool(x.caches).u64(x.last).u64(x.lowest).
-		u64(x.nextEvent).u64(x.acked).u64(x.lastChange).i64(x.openedMS)
-	return hashClient(h, x.client).sum()
+	if x.who == 0 {
+		x.who = x.identityHash(id)
+	}
+	return newHash(hashSession).u64(x.who).u64(x.leaseMS).bool(x.caches).u64(x.last).u64(x.lowest).
+		u64(x.nextEvent).u64(x.acked).u64(x.lastChange).i64(x.openedMS).sum()
+}
+
+// identityHash is of what never changes in a session's record.
+func (x *session) identityHash(id uint64) uint64 {
+	return hashClient(newHash(hashSession).u64(id).str(x.nonce), x.client).sum()
 }
 
 func hashOfResult(session, number uint64, r *pb.Result) uint64 {

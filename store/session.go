@@ -18,6 +18,7 @@ type session struct {
 	lastChange uint64 // moves with what concerns its life, so not with requests
 	openedMS   int64
 	hash       uint64
+	who        uint64 // hash of what never changes: number, nonce, client
 	caches     bool
 
 	// Counts of what the session has in other tables; not part of the hash.
@@ -70,13 +71,25 @@ func lessEvent(a, b eventItem) bool {
 }
 
 func (s *Store) session(id uint64) (*session, bool) {
+	if s.recent.id == id && s.recent.session != nil {
+		return s.recent.session, true
+	}
 	item, ok := s.sessions.Get(sessionItem{id: id})
+	if ok {
+		s.recent = item
+	}
 	return item.session, ok
+}
+
+// replaceSession puts a record in the table, and returns the one before.
+func (s *Store) replaceSession(id uint64, x *session) (old sessionItem, was bool) {
+	s.recent = sessionItem{id, x}
+	return s.sessions.ReplaceOrInsert(s.recent)
 }
 
 func (s *Store) putSession(id uint64, x *session) {
 	x.hash = x.computeHash(id)
-	if old, was := s.sessions.ReplaceOrInsert(sessionItem{id, x}); was {
+	if old, was := s.replaceSession(id, x); was {
 		s.sum -= old.hash
 	}
 	s.sum += x.hash
@@ -102,7 +115,7 @@ func (s *Store) recount(id uint64, f func(*session)) {
 	}
 	edited := *old
 	f(&edited)
-	s.sessions.ReplaceOrInsert(sessionItem{id, &edited})
+	s.replaceSession(id, &edited)
 }
 
 func (s *Store) countClaim(c *claim, by int) {
@@ -210,6 +223,7 @@ func (s *Store) endSession(id uint64, how sessionEnd) {
 	x, _ := s.session(id)
 	s.nonces.Delete(nonceItem{nonce: x.nonce})
 	s.sessions.Delete(sessionItem{id: id})
+	s.recent = sessionItem{}
 	s.sum -= x.hash
 	s.note(ChangeSessionClosed, "", id)
 }

@@ -44,6 +44,10 @@ type Store struct {
 
 	sum uint64 // of the hashes of all records, modulo 2^64
 
+	// recent is what the table of sessions holds for one of them: a command looks
+	// its session up again and again.
+	recent sessionItem
+
 	// Of the command that is being applied.
 	now     uint64 // its revision, if it takes one
 	changed bool   // it has changed nodes, locks or sessions
