@@ -153,6 +153,23 @@ func (r *Replica) underWay() int {
 	return n
 }
 
+// Awaits reports whether anything depends on the end of the own flush, and on
+// the votes (MsgAccepted) of others: if not, those events may be given late, up
+// to the next Tick. A follower's own votes have left with the flush; a leader
+// with nothing open and nothing to send learns nothing urgent from a vote.
+func (r *Replica) Awaits() (flush, votes bool) {
+	flush = r.role != Follower || r.leader == 0
+	l := r.lead
+	if l == nil {
+		return flush, false
+	}
+	votes = l.next-1 > r.chosen || l.retiring != nil
+	for _, p := range l.peers {
+		votes = votes || p.sent < l.next-1 && p.accepted < p.sent
+	}
+	return flush, votes
+}
+
 // Overdue reports whether commands wait that Take would put into slots now.
 func (r *Replica) Overdue(now time.Duration) bool {
 	return r.lead != nil && len(r.lead.pending) > 0 && r.windowOpen() && r.Gathering(now) == 0

@@ -286,6 +286,9 @@ type NodeAPI interface {
 	// Gathering tells how many commands have to come together before they are
 	// proposed, 0 none: see paxos.Replica.Gathering.
 	Gathering(now time.Duration) int
+	// Awaits reports whether anything depends on AppendDone, and on the votes of
+	// peers: see paxos.Replica.Awaits.
+	Awaits() (flush, votes bool)
 	// Overdue reports whether commands have waited long enough: Begin and Take
 	// would put them into slots now.
 	Overdue(now time.Duration) bool

@@ -348,6 +348,14 @@ func (n *Node) Take(now time.Duration) Effects {
 // Gathering tells how many commands have to come together.
 func (n *Node) Gathering(now time.Duration) int { return n.px.Gathering(now) }
 
+// Awaits reports whether anything depends on AppendDone, and on peers' votes.
+// Before founding all counts.
+func (n *Node) Awaits() (flush, votes bool) {
+	flush, votes = n.px.Awaits()
+	early := n.config == nil || n.identityOwed
+	return flush || early, votes || early
+}
+
 // Overdue reports whether commands that waited are to be proposed now.
 func (n *Node) Overdue(now time.Duration) bool { return n.px.Overdue(now) }
 

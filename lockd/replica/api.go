@@ -113,6 +113,9 @@ type API interface {
 	// Gathering tells how many requests that arrive now had better wait for each
 	// other, or for the end of what is under way; 0: they need not wait.
 	Gathering(now time.Duration) int
+	// Awaits reports whether anything depends on AppendDone, and on the votes of
+	// peers: if not, those may be given late, up to the next Tick.
+	Awaits() (flush, votes bool)
 	// Overdue reports whether something that was held back for company has
 	// waited long enough: Begin and Take would propose it now.
 	Overdue(now time.Duration) bool

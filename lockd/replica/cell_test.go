@@ -106,6 +106,8 @@ func (l *handLog) Begin(time.Duration) replog.Effects { return replog.Effects{} 
 
 func (l *handLog) Gathering(time.Duration) int { return 0 }
 
+func (l *handLog) Awaits() (flush, votes bool) { return true, true }
+
 func (l *handLog) Overdue(time.Duration) bool { return false }
 
 func (l *handLog) Status() replog.NodeStatus {

@@ -208,6 +208,9 @@ func (r *Replica) Begin(now time.Duration) replog.Effects {
 // Gathering tells how many requests had better wait for each other.
 func (r *Replica) Gathering(now time.Duration) int { return r.node.Gathering(now) }
 
+// Awaits reports what the log waits for.
+func (r *Replica) Awaits() (flush, votes bool) { return r.node.Awaits() }
+
 // Overdue reports whether what was held back is to be proposed now.
 func (r *Replica) Overdue(now time.Duration) bool {
 	return r.master.Overdue(now) || r.node.Overdue(now)

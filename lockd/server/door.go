@@ -243,7 +243,7 @@ func (d *door) read(c *clientConn) *lastWords {
 		}
 		size := weight(m, len(payload))
 		c.pending.Add(int64(size))
-		if !d.box.put(letter{event: replica.ConnReceived{Conn: c.id, Message: m}, conn: c, size: size, patient: m.GetRequest() != nil}) {
+		if !d.box.put(letter{event: replica.ConnReceived{Conn: c.id, Message: m}, conn: c, size: size, wakes: urgency(m)}) {
 			return nil
 		}
 		for c.pending.Load() > c.limit {
@@ -259,6 +259,15 @@ func (d *door) read(c *clientConn) *lastWords {
 			return nil
 		}
 	}
+}
+
+// urgency tells when a message wakes the loop: only requests, which the log
+// takes, gather. KeepAlives, reads and the rest wait for nothing.
+func urgency(m *pb.ClientMessage) wakes {
+	if m.GetRequest() != nil {
+		return gathered
+	}
+	return always
 }
 
 // readFailed says what a client is to be told when reading from it has failed.

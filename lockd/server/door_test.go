@@ -42,7 +42,7 @@ func openDoor(t *testing.T, limits Limits) *testDoor {
 func (d *testDoor) next() letter {
 	d.t.Helper()
 	for len(d.queue) == 0 {
-		d.queue = d.box.swap(nil, 0)
+		d.queue = d.box.swap(nil, mood{})
 		if len(d.queue) == 0 {
 			select {
 			case <-d.box.wake:

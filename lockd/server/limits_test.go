@@ -197,7 +197,7 @@ func TestWaitingOfAllConnections(t *testing.T) {
 			t.Fatalf("%d of %d messages came", taken, connections*each)
 		}
 		waiting := 0
-		for _, l := range d.box.swap(nil, 0) {
+		for _, l := range d.box.swap(nil, mood{}) {
 			waiting += l.size
 			if _, ok := l.event.(replica.ConnReceived); ok {
 				taken++

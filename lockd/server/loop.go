@@ -61,11 +61,12 @@ func (l *loop) run(ctx context.Context) {
 		// Requests gather while a flush or a round is under way, until they are
 		// enough or its end wakes the loop. With each tick everything is taken.
 		due := clock.Now()-l.lastTick >= tickEvery
-		gathering := 0
+		var left mood
+		left.flush, left.votes = l.rep.Awaits()
 		if !due {
-			gathering = l.rep.Gathering(clock.Now())
+			left.gather = l.rep.Gathering(clock.Now())
 		}
-		letters := l.box.swap(empty, gathering)
+		letters := l.box.swap(empty, left)
 		// The clock is read after the letters were taken: an arrival is stamped
 		// late rather than early, which can only shorten a client's lease, and a
 		// leadership round begun for it is stamped early rather than late.
@@ -75,7 +76,7 @@ func (l *loop) run(ctx context.Context) {
 		if len(letters) == 0 && !tick && !l.rep.Overdue(now) {
 			empty = letters
 			sleep := tickEvery - (now - l.lastTick)
-			if gathering > 0 || l.rep.Holding() {
+			if left.gather > 0 || l.rep.Holding() {
 				sleep = min(sleep, gatherTick) // it may be over by then with nothing to tell of it
 			}
 			timer.Reset(sleep)

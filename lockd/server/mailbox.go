@@ -16,11 +16,31 @@ type letter struct {
 	size int
 	// peerBytes is what a peer's message weighs in the peers' allowance.
 	peerBytes int
-	// patient: it may wait for what is under way, since nothing could come of it
-	// before.
-	patient bool
+	wakes     wakes
 	// ask, instead of an event, is a question that the loop answers (HTTP).
 	ask func(*replica.Replica)
+}
+
+// wakes tells when a letter wakes the loop. One that does not is taken along
+// with the next that does, or with the next tick.
+type wakes uint8
+
+const (
+	always wakes = iota
+	// gathered: it may wait for others, and for what is under way, since nothing
+	// could come of it before.
+	gathered
+	// ifFlush and ifVotes: only if something depends on the end of a flush, or on
+	// the votes of others.
+	ifFlush
+	ifVotes
+)
+
+// mood is what a batch has left open.
+type mood struct {
+	gather int // so many requests wait for each other
+	flush  bool
+	votes  bool
 }
 
 // mailbox gathers what happens for the loop. It takes everything: each sender
@@ -32,7 +52,7 @@ type mailbox struct {
 	items  []letter
 	wake   chan struct{} // one slot: something is there
 	woken  bool          // wake has been filled since the last swap
-	gather int           // so many patient letters wait for each other
+	mood   mood          // as of the last swap
 	closed bool
 	bytes  int           // of clients' messages among items
 	most   int           // of these: from then on it is full; 0: never
@@ -57,7 +77,7 @@ func (m *mailbox) put(l letter) bool {
 		m.room = make(chan struct{})
 		m.full.Store(true)
 	}
-	wake := !m.woken && !(l.patient && len(m.items) < m.gather)
+	wake := !m.woken && m.matters(&l)
 	m.woken = m.woken || wake
 	m.mu.Unlock()
 	if wake {
@@ -69,20 +89,33 @@ func (m *mailbox) put(l letter) bool {
 	return true
 }
 
+// matters reports whether the loop is to be woken for a letter that was put.
+func (m *mailbox) matters(l *letter) bool {
+	switch l.wakes {
+	case gathered:
+		return len(m.items) >= m.mood.gather
+	case ifFlush:
+		return m.mood.flush
+	case ifVotes:
+		return m.mood.votes
+	}
+	return true
+}
+
 // swap takes all letters and leaves the given slice, which must be empty, for
-// the next ones. gather tells how many patient letters are to come together:
-// as long as there are fewer, and nothing else, they do not wake the loop and
-// are left where they are (the given slice comes back), so that they cost one
-// wake-up together. What they wait for will put a letter when it ends.
-func (m *mailbox) swap(empty []letter, gather int) []letter {
+// the next ones. The mood tells what wakes the loop until then. As long as fewer
+// requests than are to gather are there, and nothing else, they are left where
+// they are (the given slice comes back), so that they cost one wake-up together.
+// What they wait for will put a letter when it ends.
+func (m *mailbox) swap(empty []letter, now mood) []letter {
 	m.mu.Lock()
 	items := m.items
-	if len(m.items) < gather && !m.woken {
-		m.gather = gather
+	m.mood = now
+	if len(m.items) < now.gather && !m.woken {
 		m.mu.Unlock()
 		return empty
 	}
-	m.items, m.woken, m.gather = empty, false, gather
+	m.items, m.woken = empty, false
 	m.empty()
 	m.mu.Unlock()
 	return items

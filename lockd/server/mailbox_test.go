@@ -5,7 +5,7 @@ import "testing"
 // Requests that come while a flush is under way wait for its end, together;
 // anything else takes them along at once.
 func TestRequestsGatherDuringAFlush(t *testing.T) {
-	request, other := letter{size: 1, patient: true}, letter{size: 2}
+	request, other := letter{size: 1, wakes: gathered}, letter{size: 2}
 	woken := func(m *mailbox) bool {
 		select {
 		case <-m.wake:
@@ -30,7 +30,7 @@ func TestRequestsGatherDuringAFlush(t *testing.T) {
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			m := newMailbox()
-			m.swap(nil, tc.gather)
+			m.swap(nil, mood{gather: tc.gather})
 			for _, l := range tc.put {
 				if !m.put(l) {
 					t.Fatal("the mailbox is closed")
@@ -39,10 +39,10 @@ func TestRequestsGatherDuringAFlush(t *testing.T) {
 			if got := woken(m); got != tc.wakes {
 				t.Errorf("wakes the loop: %v, want %v", got, tc.wakes)
 			}
-			if got := len(m.swap(nil, tc.gather)); got != tc.taken {
+			if got := len(m.swap(nil, mood{gather: tc.gather})); got != tc.taken {
 				t.Errorf("%d letters are taken, want %d", got, tc.taken)
 			}
-			if got := len(m.swap(nil, 0)); got != len(tc.put)-tc.taken {
+			if got := len(m.swap(nil, mood{})); got != len(tc.put)-tc.taken {
 				t.Errorf("%d letters are taken after the flush, want %d", got, len(tc.put)-tc.taken)
 			}
 		})
@@ -52,9 +52,39 @@ func TestRequestsGatherDuringAFlush(t *testing.T) {
 // What was put before the flush began is not held back by it.
 func TestFlushHoldsNothingBackThatCameBefore(t *testing.T) {
 	m := newMailbox()
-	m.swap(nil, 0)
-	m.put(letter{patient: true})
-	if got := len(m.swap(nil, 9)); got != 1 {
+	m.swap(nil, mood{})
+	m.put(letter{wakes: gathered})
+	if got := len(m.swap(nil, mood{gather: 9})); got != 1 {
 		t.Errorf("%d letters are taken, want 1", got)
+	}
+}
+
+// A report wakes the loop only if something depends on it; with the next letter
+// that does it is taken along.
+func TestReportsThatNothingDependsOn(t *testing.T) {
+	for _, tc := range []struct {
+		name  string
+		mood  mood
+		put   wakes
+		wakes bool
+	}{
+		{"a flush that counts", mood{flush: true}, ifFlush, true},
+		{"a flush of a follower", mood{votes: true}, ifFlush, false},
+		{"a vote that counts", mood{votes: true}, ifVotes, true},
+		{"a vote when all is chosen", mood{flush: true}, ifVotes, false},
+		{"anything else", mood{}, always, true},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			m := newMailbox()
+			m.swap(nil, tc.mood)
+			m.put(letter{wakes: tc.put})
+			if got := len(m.wake) == 1; got != tc.wakes {
+				t.Errorf("wakes the loop: %v, want %v", got, tc.wakes)
+			}
+			m.put(letter{})
+			if len(m.wake) != 1 || len(m.swap(nil, tc.mood)) != 2 {
+				t.Error("it is not taken along with the next letter")
+			}
+		})
 	}
 }

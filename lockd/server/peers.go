@@ -68,7 +68,8 @@ func (s *Server) newPeers(opened *replog.Opened, rep *replica.Replica, box *mail
 func (s *Server) deliverTo(box *mailbox) func(replog.Event, int) {
 	pending := &s.metrics.peerPending
 	return func(ev replog.Event, bytes int) {
-		if _, ok := ev.(replog.PeerReceived); !ok {
+		received, ok := ev.(replog.PeerReceived)
+		if !ok {
 			box.put(letter{event: ev})
 			return
 		}
@@ -78,7 +79,11 @@ func (s *Server) deliverTo(box *mailbox) func(replog.Event, int) {
 			s.metrics.peerDrops.Inc()
 			return
 		}
-		box.put(letter{event: ev, peerBytes: bytes})
+		l := letter{event: ev, peerBytes: bytes}
+		if received.Message.GetPaxos().GetKind() == uint32(paxos.MsgAccepted) {
+			l.wakes = ifVotes
+		}
+		box.put(l)
 	}
 }
 

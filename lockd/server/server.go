@@ -182,7 +182,13 @@ func (s *Server) start(opened *replog.Opened) (*parts, error) {
 	if err != nil {
 		return nil, fmt.Errorf("start the replica from the log: %w", err)
 	}
-	post := func(ev replica.Event) { box.put(letter{event: ev}) }
+	post := func(ev replica.Event) {
+		l := letter{event: ev}
+		if _, flushed := ev.(replog.AppendDone); flushed {
+			l.wakes = ifFlush
+		}
+		box.put(l)
+	}
 	p := &parts{
 		loop: newLoop(), disk: newDisk(opened.Storage), slow: newSlow(opened.Storage),
 		door:  door,
