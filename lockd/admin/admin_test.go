@@ -103,7 +103,7 @@ func TestBounds(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer func() { _ = garbage.Close() }()
-	if _, err := garbage.Write([]byte("LKD1\x00\x00\x00\x01\r\n\r\n")); err != nil {
+	if _, err := garbage.Write([]byte("\x00\x00\x00\x01\r\n\r\n")); err != nil {
 		t.Fatal(err)
 	}
 	if b, err := io.ReadAll(garbage); err != nil || !strings.HasPrefix(string(b), "HTTP/1.1 400") {
