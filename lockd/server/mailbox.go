@@ -102,6 +102,17 @@ func (m *mailbox) matters(l *letter) bool {
 	return true
 }
 
+// anyMatters reports whether a letter that did not wake the loop when it came
+// would now: the batch since then may have left open what it is about.
+func (m *mailbox) anyMatters() bool {
+	for i := range m.items {
+		if m.items[i].wakes != gathered && m.matters(&m.items[i]) {
+			return true
+		}
+	}
+	return false
+}
+
 // swap takes all letters and leaves the given slice, which must be empty, for
 // the next ones. The mood tells what wakes the loop until then. As long as fewer
 // requests than are to gather are there, and nothing else, they are left where
@@ -111,7 +122,7 @@ func (m *mailbox) swap(empty []letter, now mood) []letter {
 	m.mu.Lock()
 	items := m.items
 	m.mood = now
-	if len(m.items) < now.gather && !m.woken {
+	if len(m.items) < now.gather && !m.woken && !m.anyMatters() {
 		m.mu.Unlock()
 		return empty
 	}

@@ -88,3 +88,15 @@ func TestReportsThatNothingDependsOn(t *testing.T) {
 		})
 	}
 }
+
+// A vote that came while nothing depended on it, but before the loop looked
+// again, counts as soon as something does.
+func TestVoteThatCameBeforeTheLoopLookedAgain(t *testing.T) {
+	m := newMailbox()
+	m.swap(nil, mood{})
+	m.put(letter{wakes: ifVotes})
+	m.put(letter{wakes: gathered})
+	if n := len(m.swap(nil, mood{gather: 9, votes: true})); n != 2 {
+		t.Errorf("%d letters are taken, want 2", n)
+	}
+}
