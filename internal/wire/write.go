@@ -136,7 +136,7 @@ func (c *Conn) reserve(kind byte, n int) (*buffer, error) {
 	case c.closing:
 		return nil, ErrClosed
 	case n > math.MaxInt32 || c.o.MaxSend > 0 && n > c.o.MaxSend:
-		return nil, &FrameTooLargeError{Kind: kind, Size: uint32(min(n, math.MaxUint32)), Limit: min(cmp.Or(c.o.MaxSend, math.MaxInt32), math.MaxInt32)}
+		return nil, &FrameTooLargeError{Kind: kind, Size: uint32(min(uint64(n), math.MaxUint32)), Limit: min(cmp.Or(c.o.MaxSend, math.MaxInt32), math.MaxInt32)}
 	case c.queued > 0 && c.queued+size > c.o.QueueBytes:
 		return nil, ErrQueueFull
 	}
