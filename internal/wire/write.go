@@ -171,11 +171,14 @@ func (c *Conn) writeLoop() {
 			return
 		}
 		err := c.writeAll(batch)
+		if err != nil {
+			// Before others may write: a frame may have left in part.
+			c.fail(fmt.Errorf("write to %s: %w", c.nc.RemoteAddr(), err))
+		}
 		c.mu.Lock()
 		c.stopWriting()
 		c.mu.Unlock()
 		if err != nil {
-			c.fail(fmt.Errorf("write to %s: %w", c.nc.RemoteAddr(), err))
 			return
 		}
 	}
