@@ -449,3 +449,28 @@ func BenchmarkEcho(b *testing.B) {
 		})
 	}
 }
+
+// changing is a message that another goroutine makes smaller while it is
+// encoded.
+type changing struct{ *pb.ServerMessage }
+
+func (c changing) SizeVT() int { return c.ServerMessage.SizeVT() + 1 }
+
+func TestMessageThatChangesMeanwhile(t *testing.T) {
+	x, y := pair(t, Options{}, Options{})
+	m := &pb.ServerMessage{Body: &pb.ServerMessage_Error{Error: &pb.Error{Text: "whole"}}}
+	if err := x.Queue(KindServer, changing{m}); err == nil {
+		t.Error("a frame whose size changed was queued")
+	}
+	if n := x.Queued(); n != 0 {
+		t.Errorf("%d bytes are queued", n)
+	}
+	if err := x.Send(KindServer, m); err != nil {
+		t.Fatal(err)
+	}
+	_, payload, err := y.Read()
+	got := &pb.ServerMessage{}
+	if err != nil || got.Decode(payload) != nil || got.GetError().GetText() != "whole" {
+		t.Errorf("got %v, %v", got, err)
+	}
+}

@@ -78,8 +78,10 @@ func (c *Conn) add(kind byte, m proto.Message) error {
 	mark := len(b.b)
 	out := b.b
 	if fast != nil {
-		out = b.b[:mark+n]
-		_, err = fast.MarshalToSizedBufferVT(out[mark:])
+		room := b.b[mark : mark+n]
+		var k int
+		k, err = fast.MarshalToSizedBufferVT(room) // from its end
+		out = b.b[:mark+k]
 	} else {
 		out, err = proto.MarshalOptions{UseCachedSize: true}.MarshalAppend(b.b, m)
 	}
