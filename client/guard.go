@@ -1,6 +1,7 @@
 package client
 
 import (
+	"math"
 	"sync"
 	"time"
 
@@ -18,6 +19,8 @@ const guardTick = 250 * time.Millisecond
 type guard struct {
 	mu    sync.Mutex
 	locks map[machine.CallID]*Lock
+	armed time.Duration // when it looks again
+	idle  bool          // it held no lock when it last looked
 	wake  chan struct{} // room for one
 }
 
@@ -42,9 +45,11 @@ func (g *guard) apply(fresh []*Lock, deadlines []machine.Deadline, lost []machin
 	for _, l := range fresh {
 		g.locks[l.id] = l
 	}
+	soon := false
 	for _, d := range deadlines {
 		if l := g.locks[d.Lock]; l != nil {
 			l.move(d.At)
+			soon = soon || d.At < g.armed
 		}
 	}
 	ended := make([]*Lock, len(lost))
@@ -59,6 +64,9 @@ func (g *guard) apply(fresh []*Lock, deadlines []machine.Deadline, lost []machin
 		if l != nil {
 			l.lose(lost[i].Reason)
 		}
+	}
+	if !soon {
+		return // it looks in time
 	}
 	select {
 	case g.wake <- struct{}{}:
@@ -82,17 +90,19 @@ func (g *guard) run(stop <-chan struct{}) {
 	}
 }
 
-// check ends what is due and returns how long the guard may sleep.
+// check ends what is due and returns how long the guard may sleep: while locks
+// are held, and once after, guardTick at most, so that a lock that is taken again
+// and again does not wake it each time.
+//
+// Invariant: no deadline lies before armed, unless wake is filled.
 func (g *guard) check(now time.Duration) time.Duration {
 	g.mu.Lock()
+	g.armed = math.MaxInt64 // who comes until it is known how long it sleeps wakes it
 	all := make([]*Lock, 0, len(g.locks))
 	for _, l := range g.locks {
 		all = append(all, l)
 	}
 	g.mu.Unlock()
-	if len(all) == 0 {
-		return time.Hour
-	}
 	sleep := guardTick
 	for _, l := range all {
 		switch at := l.checkDeadline(now); {
@@ -102,5 +112,14 @@ func (g *guard) check(now time.Duration) time.Duration {
 			sleep = min(sleep, at-now)
 		}
 	}
-	return max(sleep, 0)
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if idle := len(all) == 0 && len(g.locks) == 0; idle && g.idle {
+		sleep = time.Hour
+	} else {
+		g.idle = idle
+	}
+	sleep = max(sleep, 0)
+	g.armed = now + sleep
+	return sleep
 }
