@@ -55,7 +55,7 @@ func (r *Replica) thaw() {
 	}
 	later := func(t time.Duration) time.Duration {
 		if t == 0 {
-			return 0 // never heard
+			return 0 // never
 		}
 		return max(t, min(t+gap, r.now))
 	}
@@ -64,6 +64,10 @@ func (r *Replica) thaw() {
 		for _, p := range r.lead.peers {
 			p.heard = later(p.heard)
 		}
+	}
+	// Nor is it slowness of the own disk, whose word may wait to be read too.
+	for i := range r.owed {
+		r.owed[i].at = later(r.owed[i].at)
 	}
 	// What was left of the wait is left still, as far as a message that was read
 	// before this tick has not made it longer.

@@ -109,4 +109,23 @@ func (l *soakLoad) printTotals(w io.Writer) {
 	}
 	fmt.Fprintf(w, "done: %s; conflicts on shared counters %d; given up by the client %d; sessions in jeopardy %d times, expired %d\n",
 		strings.Join(parts, ", "), l.conflicts.Load(), l.abandoned.Load(), l.jeopardies.Load(), l.expiries.Load())
+	stalls, longest := l.c.stalls()
+	fmt.Fprintf(w, "masters that did not get to run for more than half a second: %d times, longest %v (many: the machine is too busy for this test)\n", stalls, longest)
+}
+
+// stalls finds in what the replicas said how often a master did not get to run.
+func (c *cell) stalls() (n int, longest time.Duration) {
+	for _, r := range c.replicas {
+		for line := range strings.Lines(r.said()) {
+			if !strings.Contains(line, "did not run for a while") {
+				continue
+			}
+			n++
+			_, gap, _ := strings.Cut(strings.TrimSpace(line), "gap=")
+			if d, err := time.ParseDuration(gap); err == nil {
+				longest = max(longest, d)
+			}
+		}
+	}
+	return n, longest
 }
