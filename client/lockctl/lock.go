@@ -8,6 +8,7 @@ import (
 	"os/signal"
 	"strconv"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"syscall"
 	"time"
@@ -346,19 +347,20 @@ func (e *signalError) Error() string { return fmt.Sprintf("given up after %v", e
 // a signal comes. Once stop has returned, signals stay in the channel.
 func untilSignal(signals <-chan os.Signal) (ctx context.Context, stop func()) {
 	ctx, cancel := context.WithCancelCause(context.Background())
-	done := make(chan struct{})
+	quit, done := make(chan struct{}), make(chan struct{})
 	go func() {
 		defer close(done)
 		select {
 		case s := <-signals:
 			cancel(&signalError{s.(syscall.Signal)})
-		case <-ctx.Done():
+		case <-quit:
 		}
 	}()
-	return ctx, func() {
+	return ctx, sync.OnceFunc(func() {
+		close(quit)
+		<-done // a signal that has been taken is the cause by now
 		cancel(nil)
-		<-done
-	}
+	})
 }
 
 // signalOr is the signal that ended ctx, if one did, else err.
