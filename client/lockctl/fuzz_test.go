@@ -84,7 +84,7 @@ func FuzzLockTimes(f *testing.F) {
 			}
 			return
 		}
-		if fl.lease <= 0 || fl.delay < 0 || fl.stop <= 0 || fl.stop >= fl.delay+2*fl.lease/3-killMargin(fl.delay+2*fl.lease/3) {
+		if fl.lease <= 0 || fl.delay < 0 || fl.stop <= 0 || fl.stop >= fl.stopMax() {
 			t.Fatalf("%+v is taken", fl)
 		}
 	})

@@ -128,6 +128,15 @@ func guarded(args []string) []string {
 	return args
 }
 
+// stopMax is what --stop must be less than. Of lock-delay and two thirds of the
+// lease (the service answers a renewal after the other third) the margin goes,
+// and what clocks may differ by and a renewal may be late by: with less the lock
+// would be lost between two renewals of a service that is well.
+func (fl *lockFlags) stopMax() time.Duration {
+	limit := fl.delay + 2*fl.lease/3
+	return limit - killMargin(limit) - (fl.lease+fl.delay)/32 - fl.lease/8
+}
+
 // check refuses what cannot work, and chooses the stopping time: a quarter of
 // what the lock's contract allows leaves the rest for missed renewals.
 func (fl *lockFlags) check() error {
@@ -141,14 +150,13 @@ func (fl *lockFlags) check() error {
 	case fl.stop < 0:
 		return usagef("--stop %v: must not be negative", fl.stop)
 	}
-	limit := fl.delay + 2*fl.lease/3
-	margin := killMargin(limit)
+	limit, most := fl.delay+2*fl.lease/3, fl.stopMax()
 	if fl.stop == 0 {
 		fl.stop = min(3*time.Second, limit/4).Truncate(time.Millisecond)
 	}
-	if fl.stop >= limit-margin {
+	if fl.stop >= most {
 		return usagef("--stop %v: must be less than %v (lock-delay + 2/3 of the lease, less %v)",
-			fl.stop, (limit - margin).Truncate(time.Millisecond), margin.Round(time.Millisecond))
+			fl.stop, most.Truncate(time.Millisecond), (limit - most).Round(time.Millisecond))
 	}
 	return nil
 }

@@ -248,7 +248,7 @@ var ofLockctl = []misuse{
 	{args: "lock --lease 1 /l -- true", code: 113, stderr: `lockctl: --lease "1": must be a time with its unit, such as 500ms, 2s or 1m`, usage: "lockctl lock [flags] PATH -- CMD [ARG...]"},
 	{args: "lock --lock-delay 61s /l -- true", code: 113, stderr: "lockctl: --lock-delay 1m1s: must be between 0 and 60s", usage: "lockctl lock [flags] PATH -- CMD [ARG...]"},
 	{args: "lock --stop -1s /l -- true", code: 113, stderr: "lockctl: --stop -1s: must not be negative", usage: "lockctl lock [flags] PATH -- CMD [ARG...]"},
-	{args: "lock --lease 2s --lock-delay 0 --stop 5s /l -- true", code: 113, stderr: "lockctl: --stop 5s: must be less than 1s (lock-delay + 2/3 of the lease, less 333ms)", usage: "lockctl lock [flags] PATH -- CMD [ARG...]"},
+	{args: "lock --lease 2s --lock-delay 0 --stop 5s /l -- true", code: 113, stderr: "lockctl: --stop 5s: must be less than 687ms (lock-delay + 2/3 of the lease, less 646ms)", usage: "lockctl lock [flags] PATH -- CMD [ARG...]"},
 	{args: "lock --timeout 0s /l -- true", code: 113, stderr: "lockctl: --timeout 0s: must be positive", usage: "lockctl lock [flags] PATH -- CMD [ARG...]"},
 	{args: "lock l -- true", code: 113, stderr: `lockctl: lock "l": malformed path: it does not begin with /`},
 	{args: "lock /a/../l -- true", code: 113, stderr: `lockctl: lock "/a/../l": malformed path: ".." is not allowed as a part; write the path out in full`},

@@ -182,10 +182,11 @@ func TestLockEdges(t *testing.T) {
 		code  int
 		text  string
 	}{
-		// D + 2L/3 = 2 s, of which 2 s/16 + 250 ms are for KILL.
-		{flags: "--lease 3s --lock-delay 0 --stop 1624ms"},
-		{flags: "--lease 3s --lock-delay 0 --stop 1625ms", code: 113, text: "must be less than 1.625s"},
-		{flags: "--lease 3s --lock-delay 0 --stop 2s", code: 113, text: "must be less than 1.625s"},
+		// D + 2L/3 = 32 s, of which 2.25 s are for KILL, 1.125 s for clocks, 1.5 s
+		// for late renewals.
+		{flags: "--lease 12s --lock-delay 24s --stop 27124ms"},
+		{flags: "--lease 12s --lock-delay 24s --stop 27125ms", code: 113, text: "must be less than 27.125s"},
+		{flags: "--lease 3s --lock-delay 0 --stop 2s", code: 113, text: "must be less than 1.156s"},
 		{flags: "--lease 3s --lock-delay 0 --stop 9223372036s", code: 113, text: "must be less than"},
 		{flags: "--lease 1s --lock-delay 0"},
 		{flags: "--lease 10m --lock-delay 60s --stop 60s"},
