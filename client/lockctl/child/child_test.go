@@ -170,7 +170,7 @@ for p in $(cat /proc/$PPID/task/*/children); do
 	grep -q [l]ock-watchdog /proc/$p/cmdline && ls -l /proc/$p/fd > ` + file + `.watchdog
 done
 exit 0`
-	res, err := Run(t.Context(), Options{Args: []string{"bash", "-c", script}, Kill: time.Second, Deadline: held})
+	res, err := Run(t.Context(), Options{Args: []string{"sh", "-c", script}, Kill: time.Second, Deadline: held})
 	if err != nil || res.Code != 0 {
 		t.Fatalf("%+v, %v", res, err)
 	}
