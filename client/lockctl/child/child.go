@@ -274,6 +274,18 @@ func (r *runner) lost() error {
 	return nil
 }
 
+// stoppedByWatchdog says why the watchdog may have stopped the command, nil if
+// it has not.
+func (r *runner) stoppedByWatchdog() error {
+	if cause := r.lost(); cause != nil {
+		return cause
+	}
+	if clock.Now() >= time.Duration(r.guard.until.Load()) {
+		return fmt.Errorf("%w: the last deadline that it has answered has passed", ErrUnguarded)
+	}
+	return nil
+}
+
 func (r *runner) passOn(sig syscall.Signal) {
 	if sig == syscall.SIGCONT {
 		r.tty.give(r.group) // the shell has put the job into the foreground, perhaps
@@ -320,8 +332,8 @@ func (r *runner) stop(cause error) {
 
 // ended: the command has.
 func (r *runner) ended(status *syscall.WaitStatus) (Result, error) {
-	if cause := r.lost(); cause != nil && !r.res.Stopped {
-		r.res.Stopped, r.res.Cause = true, cause // the watchdog has stopped it, perhaps
+	if cause := r.stoppedByWatchdog(); cause != nil && !r.res.Stopped {
+		r.res.Stopped, r.res.Cause = true, cause
 	}
 	if r.res.Stopped {
 		// What it left behind must not outlive the lock either.

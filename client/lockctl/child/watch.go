@@ -16,8 +16,9 @@ import (
 //	done         the command is gone: there is nothing to guard any more
 //
 // and what it hears back: "ready", then each guard and until line once it has
-// been taken. Whatever else arrives, and the end of the pipe without done, means
-// that lockctl cannot be relied on any more, and the group is stopped.
+// been taken; an until that comes when the watchdog stops the group itself is
+// not answered. Whatever else arrives, and the end of the pipe without done,
+// means that lockctl cannot be relied on any more, and the group is stopped.
 const (
 	lineReady    = "ready"
 	lineUntil    = "until"
@@ -100,7 +101,7 @@ func (w *watch) line(line string) (answer bool, err error) {
 	case err != nil:
 	case word == lineUntil && n > 0:
 		w.deadline = time.Duration(n)
-		return true, nil
+		return w.reason == "", nil
 	case word == lineGuard && n > 1 && n <= 1<<31-1 && w.group == 0:
 		// 0, 1 and -1 would mean this watchdog's own group, or everybody.
 		w.group = int(n)

@@ -116,7 +116,9 @@ func TestWatchIsNotCalledOff(t *testing.T) {
 	if got := w.decide(101*second, true); got != actTerm {
 		t.Fatalf("act %d", got)
 	}
-	w.feed([]byte("until 200000000000\nstopping 190000000000\ndone\n"))
+	if got := w.feed([]byte("until 200000000000\nstopping 190000000000\ndone\n")); len(got) > 0 {
+		t.Errorf("it answers %q, as if it still guarded", got)
+	}
 	if got := w.decide(102*second, true); got != actWait {
 		t.Errorf("act %d", got)
 	}
