@@ -44,8 +44,8 @@ func plain(name string) string {
 }
 
 // distance is how many letters must be put in, taken out or exchanged to make b
-// of a (Levenshtein 1965); short names resemble each
-// other, so they must be equal.
+// of a (Levenshtein 1965); short names resemble each other, so they must be
+// equal.
 func distance(a, b string) int {
 	if min(len(a), len(b)) < 4 {
 		if a == b {

@@ -1,8 +1,8 @@
 // Command protogen turns the repository's .proto files into Go, with nothing
 // installed by hand: the compiler is the protocompile library and the Go
 // generator is the one inside google.golang.org/protobuf, with vtprotobuf's for
-// the fast codec, all pinned by this module's go.sum. It lives in a module of its own so that neither becomes a
-// dependency of the product.
+// the fast codec, all pinned by this module's go.sum. It lives in a module of
+// its own so that none of them becomes a dependency of the product.
 //
 // Usage: protogen ROOT FILE.proto ...   (paths relative to ROOT)
 package main
