@@ -2,15 +2,18 @@ package e2e
 
 import (
 	"bytes"
+	"context"
 	"io"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -98,20 +101,24 @@ func TestStatusFD(t *testing.T) {
 		p := newProxy(t, c.clients()[0])
 		r, w := pipe(t)
 		up := filepath.Join(t.TempDir(), "up")
-		go func() {
+		ctx, ended := context.WithCancel(t.Context())
+		var wg sync.WaitGroup
+		wg.Go(func() {
 			// The network is cut as soon as the command runs.
-			for {
+			tick := time.NewTicker(5 * time.Millisecond)
+			defer tick.Stop()
+			for ctx.Err() == nil {
 				if _, err := os.Stat(up); err == nil {
 					p.cut()
 					return
 				}
-				if t.Context().Err() != nil {
-					return
-				}
+				<-tick.C
 			}
-		}()
+		})
 		code, lines, errs := lockStatus(t, c, w, r, "LOCKCTL_ENDPOINTS="+p.address(), "--lease", "2s", "--lock-delay", "4s", "--stop", "500ms",
 			"/lost", "--", "sh", "-c", ": > "+up+"; exec sleep 600")
+		ended()
+		wg.Wait()
 		if code != 111 {
 			t.Errorf("exit %d: %s", code, errs)
 		}
@@ -204,11 +211,15 @@ func TestLockEdges(t *testing.T) {
 	if code, _, errs := c.ctl("", "lock", "/edge", "--", "sh", "-c", "sleep 600 >/dev/null 2>&1 & echo $! > "+file); code != 0 {
 		t.Fatalf("exit %d: %s", code, errs)
 	}
-	pid, err := os.ReadFile(file)
+	text, err := os.ReadFile(file)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := exec.Command("kill", strings.TrimSpace(string(pid))).Run(); err != nil {
+	pid, err := strconv.Atoi(strings.TrimSpace(string(text)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := syscall.Kill(pid, syscall.SIGTERM); err != nil {
 		t.Errorf("what the command left running is gone: %v", err)
 	}
 }
