@@ -82,11 +82,11 @@ func (l *Lock) Deadline() time.Time {
 	return time.Now().Add(l.deadline - clock.Now())
 }
 
-// BootDeadline is Deadline as a reading of CLOCK_BOOTTIME (elsewhere than on
-// Linux: of a clock that only this process can read), which other processes of
-// this machine can compare with their own, and a channel that is closed when
-// the deadline has moved or the lock is over: then ask again. It is for those
-// who hand the deadline on to another process, such as a watchdog.
+// BootDeadline is Deadline as a reading of CLOCK_BOOTTIME (on macOS of
+// CLOCK_MONOTONIC; elsewhere of a clock that only this process can read), which
+// other processes of this machine can compare with their own, and a channel that
+// is closed when the deadline has moved or the lock is over: then ask again. It
+// is for those who hand the deadline on to another process, such as a watchdog.
 func (l *Lock) BootDeadline() (at time.Duration, moved <-chan struct{}) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
