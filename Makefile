@@ -30,7 +30,7 @@ test: check ## everything CI runs: checks, tests, simulator
 	$(GO) test $(RACE) -timeout 20m ./...
 
 check: ## vet, staticcheck, formatting, generated code, builds for darwin and arm64
-	@sh internal/tools/check.sh
+	@GO=$(GO) sh internal/tools/check.sh
 
 sim: ## run the simulator on fresh seeds (FOR=60s says how long)
 	$(GO) run ./sim/cmd/sim -for $(FOR)
