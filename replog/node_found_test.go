@@ -260,7 +260,7 @@ func TestForeignCellIsRefusedAndTheReplicaRunsOn(t *testing.T) {
 		{func(h *pb.PeerHello) { h.CellIdentity++ }, false, "founded apart"},
 		{func(h *pb.PeerHello) { h.Incarnation++ }, true, "with another disk"},
 		{func(h *pb.PeerHello) { h.Replica = 3 }, true, "calls itself replica 3"},
-		{func(h *pb.PeerHello) { h.Version = 2 }, false, "same release"},
+		{func(h *pb.PeerHello) { h.Version++ }, false, "same release"},
 	} {
 		c.disconnect(h, c.hosts[1])
 		c.cut[[2]int{0, 1}] = true

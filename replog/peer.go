@@ -184,8 +184,6 @@ func (p *Peers) Send(s Send) {
 	p.dropped.Add(1)
 }
 
-// Dropped counts the messages that were not sent: the peer was not connected,
-// or its queue was full.
 // SendAll is Send for several messages in their order. Those for one peer go in
 // one write, and equal ones in a row (the same value) are encoded once.
 func (p *Peers) SendAll(sends []Send) {
@@ -224,7 +222,7 @@ const scratchMax = 4 << 20
 func (p *Peers) holdEqual(sends []Send) {
 	p.encoding.Lock()
 	defer p.encoding.Unlock()
-	m := sends[0].Message
+	m := sealed{sends[0].Message}
 	n := m.SizeVT()
 	b := slices.Grow(p.scratch[:0], n)[:n]
 	if _, err := m.MarshalToSizedBufferVT(b); err != nil {
@@ -253,6 +251,8 @@ func (p *Peers) link(to paxos.ReplicaID) *link {
 	return nil
 }
 
+// Dropped counts the messages that were not sent: the peer was not connected,
+// or its queue was full.
 func (p *Peers) Dropped() uint64 { return p.dropped.Load() }
 
 // UpdateHello changes what this replica says of itself, and tells the peers

@@ -106,7 +106,7 @@ func (p *Peers) welcome(c *wire.Conn, ours *pb.PeerHello) (*link, *pb.PeerHello,
 	if h.GetLane() != laneMain && h.GetLane() != laneBulk {
 		return nil, nil, fmt.Errorf("replica %q asks for a lane %q, which this release does not know", h.GetName(), h.GetLane())
 	}
-	if err := c.Queue(wire.KindPeer, helloMessage(ours, h.GetLane(), h.GetName())); err != nil {
+	if err := c.Queue(wire.KindPeer, sealed{helloMessage(ours, h.GetLane(), h.GetName())}); err != nil {
 		return nil, nil, err
 	}
 	if to := h.GetTo(); to != "" && to != ours.GetName() {
@@ -141,7 +141,7 @@ func (p *Peers) objection(c *wire.Conn, l *link, h, ours *pb.PeerHello) error {
 
 // refuse tells the other side why it is not let in; nothing is owed to it.
 func (p *Peers) refuse(c *wire.Conn, text string, fatal bool) {
-	err := c.Queue(wire.KindPeer, &pb.PeerMessage{Body: &pb.PeerMessage_Refusal{Refusal: &pb.PeerRefusal{Text: text, Fatal: fatal}}})
+	err := c.Queue(wire.KindPeer, sealed{&pb.PeerMessage{Body: &pb.PeerMessage_Refusal{Refusal: &pb.PeerRefusal{Text: text, Fatal: fatal}}}})
 	if err == nil {
 		_ = c.CloseAfterFlush(refusalTime)
 	}

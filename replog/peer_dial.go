@@ -89,7 +89,7 @@ func (l *link) greet(c *wire.Conn, ours *pb.PeerHello, lane string) (*pb.PeerHel
 	if err := c.Handshake(p.ctx); err != nil {
 		return nil, err
 	}
-	if err := c.Queue(wire.KindPeer, helloMessage(ours, lane, l.member.Name)); err != nil {
+	if err := c.Queue(wire.KindPeer, sealed{helloMessage(ours, lane, l.member.Name)}); err != nil {
 		return nil, err
 	}
 	h, err := readHello(c)

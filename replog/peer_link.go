@@ -13,7 +13,6 @@ import (
 	"github.com/seed70370324/lockd/internal/wire"
 	"github.com/seed70370324/lockd/paxos"
 	"github.com/seed70370324/lockd/replog/pb"
-	"google.golang.org/protobuf/proto"
 )
 
 // errReplaced ends a connection in whose place the peer has made another.
@@ -47,13 +46,14 @@ func (l *link) send(s Send) {
 		lane, how = &l.bulk, (*wire.Conn).Queue
 	}
 	if c := lane.Load(); c != nil {
-		l.sent(how(c, wire.KindPeer, s.Message), s.Bulk)
+		l.sent(how(c, wire.KindPeer, sealed{s.Message}), s.Bulk)
 		return
 	}
 	l.peers.dropped.Add(1)
 }
 
-// sendEncoded is send for the main lane and a message that is encoded already.
+// sendEncoded is send for the main lane and a message that is encoded and sealed
+// already.
 func (l *link) sendEncoded(message []byte) {
 	if c := l.main.Load(); c != nil {
 		l.sent(c.HoldBytes(wire.KindPeer, message), false)
@@ -102,8 +102,12 @@ func (l *link) serve(c *wire.Conn, lane *atomic.Pointer[wire.Conn], ours *pb.Pee
 		if kind != wire.KindPeer || len(payload) == 0 {
 			continue // a ping, or something newer than we are
 		}
+		body, err := unseal(payload)
+		if err != nil {
+			return err
+		}
 		m := new(pb.PeerMessage)
-		if err := m.Decode(payload); err != nil {
+		if err := m.Decode(body); err != nil {
 			return fmt.Errorf("it sent what is no message: %w", err)
 		}
 		if m.Body == nil {
@@ -201,8 +205,9 @@ func readHello(c *wire.Conn) (*pb.PeerHello, error) {
 		return nil, errClient
 	}
 	m := new(pb.PeerMessage)
-	if err := proto.Unmarshal(payload, m); err != nil || kind != wire.KindPeer || m.GetHello() == nil {
-		return nil, errors.New("it did not begin with a hello of a replica: is this a replica's peer port?")
+	body, sealErr := unseal(payload)
+	if sealErr != nil || kind != wire.KindPeer || m.Decode(body) != nil || m.GetHello() == nil {
+		return nil, errors.New("it did not begin with a hello of a replica: is this a replica's peer port, and of this release?")
 	}
 	return m.GetHello(), nil
 }

@@ -15,7 +15,6 @@ import (
 	"github.com/seed70370324/lockd/paxos"
 	"github.com/seed70370324/lockd/replog/pb"
 	"go.uber.org/goleak"
-	"google.golang.org/protobuf/proto"
 )
 
 // patience ends a test that would hang; no test waits for it to pass.
@@ -203,7 +202,7 @@ func TestGarbageAtThePeerPort(t *testing.T) {
 	defer b.peers.Close()
 	hello := func(m *pb.PeerMessage) func(*wire.Conn) {
 		return func(c *wire.Conn) {
-			if err := c.Queue(wire.KindPeer, m); err != nil {
+			if err := c.Queue(wire.KindPeer, sealed{m}); err != nil {
 				t.Error(err)
 			}
 		}
@@ -393,7 +392,7 @@ func readRefusal(c *wire.Conn) *pb.PeerRefusal {
 			return nil
 		}
 		m := new(pb.PeerMessage)
-		if proto.Unmarshal(payload, m) == nil && m.GetRefusal() != nil {
+		if body, err := unseal(payload); err == nil && m.Decode(body) == nil && m.GetRefusal() != nil {
 			return m.GetRefusal()
 		}
 	}
@@ -419,7 +418,7 @@ func fakeHello(t testing.TB, address string, h *pb.PeerHello, lane string) *wire
 	if err := c.Handshake(context.Background()); err != nil {
 		t.Fatal(err)
 	}
-	if err := c.Queue(wire.KindPeer, helloMessage(h, lane, "")); err != nil {
+	if err := c.Queue(wire.KindPeer, sealed{helloMessage(h, lane, "")}); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := readHello(c); err != nil {
@@ -507,11 +506,11 @@ func TestNewConnectionTakesTheOldOnesPlace(t *testing.T) {
 	defer c.Close()
 	b.waitConnected("n1")
 	// The old one ends; nothing of it is delivered any more.
-	_ = old.Queue(wire.KindPeer, heartbeat(2, 1).Message)
+	_ = old.Queue(wire.KindPeer, sealed{heartbeat(2, 1).Message})
 	for err := error(nil); err == nil; {
 		_, _, err = old.Read()
 	}
-	if err := c.Queue(wire.KindPeer, heartbeat(2, 2).Message); err != nil {
+	if err := c.Queue(wire.KindPeer, sealed{heartbeat(2, 2).Message}); err != nil {
 		t.Fatal(err)
 	}
 	b.wait("the message", func(ev Event) bool {
