@@ -76,7 +76,7 @@ func (c *Conn) add(kind byte, m proto.Message) error {
 		return err
 	}
 	mark := len(b.b)
-	out := b.b
+	var out []byte
 	if fast != nil {
 		room := b.b[mark : mark+n]
 		var k int
