@@ -160,7 +160,8 @@ Endpoints come from --endpoints or LOCKCTL_ENDPOINTS, by default those of
 			if a.timeout <= 0 {
 				return usagef("--timeout %v: must be positive", a.timeout)
 			}
-			return nil
+			_, err := a.json() // also where nothing is printed
+			return err
 		},
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return cmd.Help()

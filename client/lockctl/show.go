@@ -399,11 +399,11 @@ func (a *app) askAll(ctx context.Context, addresses []string) []statusRow {
 		wg.Go(func() {
 			st, err := client.Status(ctx, addr)
 			if err != nil {
-				rows[i] = statusRow{Endpoint: addr, Error: err.Error()}
+				rows[i] = statusRow{Endpoint: addr, Error: err.Error(), Peers: []peerRow{}}
 				return
 			}
 			if a.cell != "" && st.Cell != a.cell {
-				rows[i] = statusRow{Endpoint: addr, Cell: st.Cell,
+				rows[i] = statusRow{Endpoint: addr, Cell: st.Cell, Peers: []peerRow{},
 					Error: fmt.Sprintf("status %s: %v: it belongs to cell %q, not %q", addr, client.ErrWrongCell, st.Cell, a.cell)}
 				return
 			}

@@ -141,6 +141,7 @@ var ofLockctl = []misuse{
 	{args: "--timout 1s ls", code: 2, stderr: "lockctl: unknown flag: --timout: is it --timeout?", usage: "lockctl ls [PATH] [flags]"},
 	{args: "-z", code: 2, stderr: "lockctl: unknown shorthand flag: 'z' in -z", usage: "lockctl COMMAND [flags]"},
 	{args: "-o yaml ls", code: 2, stderr: `lockctl: unknown output "yaml": table or json`, usage: "lockctl ls [PATH] [flags]"},
+	{args: "-o yaml rm /there", code: 2, stderr: `lockctl: unknown output "yaml": table or json`, usage: "lockctl rm PATH [flags]"},
 	{args: "-o", code: 2, stderr: "lockctl: flag needs an argument: 'o' in -o", usage: "lockctl COMMAND [flags]"},
 	{args: "--timeout soon ls", code: 2, stderr: `lockctl: --timeout "soon": must be a time with its unit, such as 500ms, 2s or 1m`, usage: "lockctl ls [PATH] [flags]"},
 	{args: "--timeout 0s ls", code: 2, stderr: "lockctl: --timeout 0s: must be positive", usage: "lockctl ls [PATH] [flags]"},
