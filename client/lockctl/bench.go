@@ -44,7 +44,8 @@ func (a *app) benchCmd() *cobra.Command {
 		Short: "Measure the cell",
 		Long: `Runs each workload in turn and prints operations per second and latencies.
 Each client has a session and a connection of its own and one operation under
-way. All nodes are below --path and are deleted afterwards.
+way. All nodes are below a new node of this run, --path/run-N, which is deleted
+afterwards; what else is at --path stays as it is.
 
   write     put of --size bytes to a node of the client's own
   read      linearizable get of a node
@@ -82,7 +83,7 @@ way. All nodes are below --path and are deleted afterwards.
 	f.IntVar(&fl.sessions, "sessions", 1000, "how many sessions the workload sessions opens")
 	f.IntVar(&fl.size, "size", 256, "bytes of a value")
 	f.DurationVar(&fl.duration, "duration", 10*time.Second, "how long each workload runs")
-	f.StringVar(&fl.path, "path", "/lockctl-bench", "where its nodes are")
+	f.StringVar(&fl.path, "path", "/lockctl-bench", "below which its nodes are; made if it does not exist")
 	return c
 }
 
@@ -122,7 +123,7 @@ func (a *app) bench(ctx context.Context, fl benchFlags, workloads []string, js b
 	var clients *benchClients
 	defer func() {
 		if clients != nil {
-			err = errors.Join(err, clients.close(a.timeout))
+			err = errors.Join(err, clients.close(a))
 		}
 	}()
 	for _, w := range workloads {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -19,6 +20,7 @@ const benchErrorsMax = 100
 type benchClients struct {
 	fl       benchFlags
 	sessions []*client.Session
+	dir      string // of this run alone, so that it can be deleted; "": not made yet
 }
 
 // openBench opens the clients' sessions and makes their nodes.
@@ -34,22 +36,25 @@ func (a *app) openBench(ctx context.Context, fl benchFlags) (_ *benchClients, er
 	}
 	b := &benchClients{fl: fl, sessions: sessions}
 	if err := b.prepare(ctx); err != nil {
-		return nil, errors.Join(fmt.Errorf("prepare: %w", err), b.close(a.timeout))
+		return nil, errors.Join(fmt.Errorf("prepare: %w", err), b.close(a))
 	}
 	return b, nil
 }
 
 // node of client i: it is written, read, and its lock taken, by that client
 // alone.
-func (b *benchClients) node(i int) string { return fmt.Sprintf("%s/%06d", b.fl.path, i) }
+func (b *benchClients) node(i int) string { return fmt.Sprintf("%s/%06d", b.dir, i) }
 
 // shared is the node whose lock is handed from client to client.
-func (b *benchClients) shared() string { return b.fl.path + "/handoff" }
+func (b *benchClients) shared() string { return b.dir + "/handoff" }
 
 func (b *benchClients) prepare(ctx context.Context) error {
-	if _, err := b.sessions[0].Put(ctx, b.fl.path, nil, client.WithParents()); err != nil {
+	run := strings.TrimSuffix(b.fl.path, "/") + "/run-"
+	made, err := b.sessions[0].Create(ctx, run, nil, client.Sequential(), client.WithParents())
+	if err != nil {
 		return err
 	}
+	b.dir = made.Path
 	if _, err := b.sessions[0].Put(ctx, b.shared(), nil); err != nil {
 		return err
 	}
@@ -68,10 +73,12 @@ func (b *benchClients) prepare(ctx context.Context) error {
 }
 
 // close deletes the nodes and closes the sessions.
-func (b *benchClients) close(timeout time.Duration) error {
-	ctx, cancel := context.WithTimeout(context.Background(), timeout)
-	defer cancel()
-	err := b.sessions[0].Delete(ctx, b.fl.path, client.Recursive(), client.Force())
+func (b *benchClients) close(a *app) error {
+	var err error
+	if b.dir != "" {
+		force := []client.DeleteOption{client.Force()}
+		err = a.removeTree(context.Background(), b.sessions[0], b.dir, force, append(force, client.Recursive()))
+	}
 	if errors.Is(err, client.ErrNotFound) {
 		err = nil
 	}

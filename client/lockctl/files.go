@@ -148,7 +148,7 @@ compare-and-swap. N = 0 demands that the node does not exist.`,
 				return err
 			}
 			var options []client.PutOption
-			if generation != "" {
+			if cmd.Flags().Changed("if-generation") {
 				n, err := strconv.ParseUint(generation, 10, 64)
 				if err != nil {
 					return usagef("--if-generation %q is not a number", generation)
@@ -308,7 +308,7 @@ that fails half way a part of it is gone.`,
 				options = append(options, client.Force())
 				below = options[len(options)-1:]
 			}
-			if generation != "" {
+			if cmd.Flags().Changed("if-generation") {
 				n, err := strconv.ParseUint(generation, 10, 64)
 				if err != nil {
 					return usagef("--if-generation %q is not a number", generation)

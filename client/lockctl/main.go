@@ -99,7 +99,10 @@ func run(args []string) int {
 	if errors.As(err, &wrong) {
 		fmt.Fprintf(os.Stderr, "usage: %s\nSee '%s --help'.\n", cmd.UseLine(), cmd.CommandPath())
 	}
-	if strings.Contains(err.Error(), syscall.ECONNREFUSED.Error()) {
+	switch text := err.Error(); {
+	case strings.Contains(text, "is not master and knows none"):
+		fmt.Fprintf(os.Stderr, "lockctl: %s\n", majorityHint)
+	case strings.Contains(text, syscall.ECONNREFUSED.Error()):
 		fmt.Fprintf(os.Stderr, "lockctl: %s\n", startHint)
 	}
 	return code
@@ -107,6 +110,9 @@ func run(args []string) int {
 
 // startHint is for those who have not started a cell, or not there.
 const startHint = "does a cell run there? 'lockd local' starts one on this machine; --endpoints or LOCKCTL_ENDPOINTS says where another one is"
+
+// majorityHint is for those whose cell runs, but not enough of it.
+const majorityHint = "a replica answers, but there is no master: 'lockctl status' shows who runs; a majority must (to found the cell, all)"
 
 // exitCode of an error, for every command but lock.
 func exitCode(err error) int {
@@ -179,6 +185,7 @@ Endpoints come from --endpoints or LOCKCTL_ENDPOINTS, by default those of
 	f.StringVar(&a.cell, "cell", os.Getenv("LOCKCTL_CELL"), "refuse a service of another cell than this (LOCKCTL_CELL)")
 	f.StringVarP(&a.output, "output", "o", "table", "output: table or json")
 	f.DurationVar(&a.timeout, "timeout", 10*time.Second, "give up after this long without an answer (not while waiting for a lock or watching)")
+	_ = root.RegisterFlagCompletionFunc("output", cobra.FixedCompletions([]string{"table", "json"}, cobra.ShellCompDirectiveNoFileComp))
 	lock := a.lockCmd()
 	files := []*cobra.Command{a.createCmd(), a.putCmd(), a.getCmd(), a.lsCmd(), a.treeCmd(), a.statCmd(), a.rmCmd(),
 		a.watchCmd(), a.locksCmd(), a.whyCmd(), a.breakCmd()}

@@ -245,9 +245,12 @@ next in the queue gets the lock when the holder says that its work has ended,
 or when its lease and lock-delay have run out.`,
 		Args: arguments("PATH"),
 		RunE: func(cmd *cobra.Command, args []string) error {
+			if fence == "" {
+				return usagef("--fence N is needed: the fence of the grant to break, from 'lockctl why %s'", args[0])
+			}
 			n, err := strconv.ParseUint(fence, 10, 64)
 			if err != nil || n == 0 {
-				return usagef("--fence N is needed: the fence of the grant to break, from 'lockctl why %s'", args[0])
+				return usagef("--fence %q is not a fence: 'lockctl why %s' shows that of the grant to break", fence, args[0])
 			}
 			err = a.withSession(cmd.Context(), "lockctl break", func(ctx context.Context, s *client.Session) error {
 				return s.Break(ctx, args[0], n)
@@ -535,7 +538,9 @@ func (a *app) watchCmd() *cobra.Command {
 		Long: `Shows what exists, then "ready", then every change. It ends with INT or TERM, or
 when nobody reads its output any more, as in a script that waits for a deletion:
 
-  lockctl watch /job | grep -q -m 1 ^deleted`,
+  lockctl watch /job | grep -q -m 1 ^deleted
+
+That waits for a deletion to come: if there is no /job, "ready" comes first.`,
 		Args: arguments("PATH"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			js, err := a.json()

@@ -56,6 +56,7 @@ A large tree is read in pieces, each of them current when it was read. With
 		},
 	}
 	c.Flags().IntVar(&depth, "depth", -1, "show so many levels below PATH (default: all)")
+	c.Flags().Lookup("depth").DefValue = "0" // help adds no default of its own then
 	return c
 }
 

@@ -175,6 +175,13 @@ func TestLockctl(t *testing.T) {
 		{args: "bench handoff --clients 4 --duration 100ms", stdout: "handoff   4"},
 		{args: "bench sessions --sessions 40 --duration 100ms", stdout: "KEEPALIVES/S"},
 		{args: "ls /lockctl-bench", code: 3}, // cleaned up
+		{args: "bench write --clients 2 --duration 100ms --path /dir", stdout: "write     2"},
+		{args: "tree /dir", stdout: "=/dir\n└── leaf\n\n2 nodes, 0 locks held or waited for\n"}, // as it was
+		{args: "bench write --clients 2 --duration 100ms --path /", stdout: "write     2"},
+		{args: "stat /", stdout: "content generation  1\n"},
+		// completion
+		{args: "__complete get /di", stdout: "=/dir\n/dir/\n:4\n"},
+		{args: "__complete get -o _", stdout: "=table\njson\n:4\n"},
 	} {
 		var args []string
 		for _, a := range strings.Fields(row.args) {
@@ -192,6 +199,23 @@ func TestLockctl(t *testing.T) {
 		}
 		if strings.Contains(stderr, "goroutine ") {
 			t.Errorf("lockctl %q panicked:\n%s", row.args, stderr)
+		}
+	}
+}
+
+// TestNoMajorityHint: who asks a replica that is cut off is told to look for
+// the others, and not to start a cell.
+func TestNoMajorityHint(t *testing.T) {
+	c := startCell(t, 3)
+	c.kill(c.replicas[1])
+	c.kill(c.replicas[2])
+	for deadline := time.Now().Add(20 * time.Second); ; time.Sleep(50 * time.Millisecond) {
+		code, _, stderr := c.ctl("", "get", "/", "--timeout", "1s")
+		if code == 6 && strings.Contains(stderr, "a majority must") && !strings.Contains(stderr, "lockd local") {
+			return
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("exit %d: %s", code, stderr)
 		}
 	}
 }
