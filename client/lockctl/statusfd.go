@@ -145,5 +145,9 @@ func (s *statusLines) close() {
 		return
 	}
 	s.stopped.Do(func() { close(s.stop) })
-	<-s.done
+	select {
+	case <-s.done:
+	case <-time.After(2 * statusPatience):
+		// It hangs in a write: others have filled what had room a moment ago.
+	}
 }
