@@ -127,9 +127,9 @@ type API interface {
 	// Events calls f for the events of a session that are not acknowledged.
 	Events(session, after uint64, f func(*pb.SessionEvent) bool)
 	Lock(path string) (LockView, bool)
-	// Contended reports whether the lock of a path has a holder, a ghost or a
-	// waiter.
-	Contended(path string) bool
+	// Contended reports whether a request for the lock of a path in this mode would
+	// have to wait: for a holder, a ghost or a waiter.
+	Contended(path string, mode pb.LockMode) bool
 	// Locks calls f for each path at or below prefix, behind the path after,
 	// that has a holder, a ghost or a waiter.
 	Locks(prefix, after string, f func(LockView) bool)

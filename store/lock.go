@@ -58,6 +58,11 @@ func (l *lock) admits(mode pb.LockMode) bool {
 	return l.holders == 0 || (l.mode == pb.LockMode_SHARED && mode == pb.LockMode_SHARED)
 }
 
+// free says whether a new request in this mode is granted at once.
+//
+// Invariant: nobody overtakes. While anybody waits, a new request waits.
+func (l *lock) free(mode pb.LockMode) bool { return l.waiters == 0 && l.admits(mode) }
+
 type lockItem struct {
 	path string
 	*lock
@@ -199,8 +204,7 @@ func (s *Store) acquire(session uint64, ticket uint64, a *pb.Acquire) *pb.Result
 		return refuse(pb.Code_NOT_FOUND, "%s does not exist", a.Path)
 	}
 	l, used := s.lock(a.Path)
-	// Invariant: nobody overtakes. While anybody waits, a new request waits.
-	free := !used || (l.waiters == 0 && l.admits(a.Mode))
+	free := !used || l.free(a.Mode)
 	if !free && a.WaitMs == 0 && !a.NoDeadline {
 		r := refuse(pb.Code_HELD, "%s is held", a.Path)
 		r.Path, r.Blockers = a.Path, s.blockers(a.Path, BlockersMax)

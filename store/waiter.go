@@ -153,15 +153,11 @@ func (c *claim) blocker() *pb.Blocker {
 	return b
 }
 
-// Contended reports whether the lock of a path has a holder, a ghost or a
-// waiter.
-func (s *Store) Contended(path string) bool {
-	found := false
-	any := func(*claim) bool { found = true; return false }
-	if scan(s.holders, path, any); !found {
-		scan(s.waiters, path, any)
-	}
-	return found
+// Contended reports whether a request for the lock of a path in this mode would
+// have to wait.
+func (s *Store) Contended(path string, mode pb.LockMode) bool {
+	l, used := s.lock(path)
+	return used && !l.free(mode)
 }
 
 // Lock returns the lock state of a path, if there is a node or a ghost.

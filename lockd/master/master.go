@@ -324,7 +324,7 @@ func (m *Master) note(level, text string, args ...any) {
 // saves a round that would stand in the way of it.
 func (m *Master) queues(c *storepb.Command) bool {
 	a := c.GetAcquire()
-	return a != nil && (a.GetNoDeadline() || a.GetWaitMs() > 0) && m.st.Contended(a.GetPath())
+	return a != nil && (a.GetNoDeadline() || a.GetWaitMs() > 0) && m.st.Contended(a.GetPath(), a.GetMode())
 }
 
 // propose encodes a command with what only the master may fill in, and queues

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	wirepb "github.com/seed70370324/lockd/internal/wire/pb"
+	"github.com/seed70370324/lockd/paxos"
 	storepb "github.com/seed70370324/lockd/store/pb"
 )
 
@@ -410,5 +411,65 @@ func TestRequestsBehindClose(t *testing.T) {
 	cl.err(wirepb.ErrorCode_UNKNOWN_SESSION)
 	if n := c.reps[0].Metrics().Pending; n != 0 {
 		t.Errorf("%d under way", n)
+	}
+}
+
+// An Acquire that can only queue up waits a moment for company, and goes ahead
+// of what comes next; whatever is granted at once waits for nothing.
+func TestAcquireThatQueuesWaitsForCompany(t *testing.T) {
+	c := newCell(t, 1)
+	r := c.reps[0]
+	one, two := r.dial(), r.dial()
+	a, b := one.open(1, time.Minute), two.open(2, time.Minute)
+	reads := lock("/shared", time.Minute)
+	reads.GetAcquire().Mode = storepb.LockMode_SHARED
+	now := func(cl *testClient, n uint64, session uint64, cmd *storepb.Command) {
+		t.Helper()
+		cl.post(request(session, n, cmd))
+		r.take()
+		if r.Holding() {
+			t.Fatalf("%v is held back", cmd)
+		}
+		cl.code(storepb.Code_OK, cl.result(n))
+	}
+	now(one, 1, a, lock("/l", time.Minute))
+	now(one, 2, a, reads)
+	now(two, 1, b, reads) // readers pass together
+	logged := r.log.proposals
+	held := func(n uint64, cmd *storepb.Command) {
+		t.Helper()
+		two.post(request(b, n, cmd))
+		r.take()
+		two.none()
+		if !r.Holding() || r.Overdue(c.now) || r.log.proposals != logged {
+			t.Fatalf("%v is not held back", cmd)
+		}
+	}
+	// With the release that it waits for.
+	held(2, lock("/l", time.Minute))
+	one.post(request(a, 3, unlock("/l", 1)))
+	r.take()
+	if r.log.proposals != logged+2 || r.Holding() {
+		t.Errorf("%d commands are logged together, want 2", r.log.proposals-logged)
+	}
+	one.code(storepb.Code_OK, one.result(3))
+	two.code(storepb.Code_WAITING, two.result(2))
+	two.event(1, storepb.Code_GRANTED)
+	// Behind a writer that waits a reader waits too; alone it goes by itself.
+	now(one, 4, a, put("/x", "y"))
+	one.post(request(a, 5, lock("/shared", time.Minute)))
+	c.now += 2 * time.Millisecond
+	if !r.Overdue(c.now) {
+		t.Error("it is held back for more than 2 ms")
+	}
+	r.take()
+	one.code(storepb.Code_WAITING, one.result(5))
+	logged = r.log.proposals
+	held(3, reads)
+	// Nothing of it is left when the mastership ends.
+	r.log.setRole(paxos.RoleEvent{Role: paxos.Follower})
+	r.take()
+	if r.Holding() || r.Overdue(c.now+time.Second) || r.log.proposals != logged {
+		t.Error("something is held back by who is not master")
 	}
 }
