@@ -13,15 +13,20 @@ type room struct {
 	waiting  []*watch // for room, in order
 	promised []*conn  // have been sent a state in this batch
 	deep     bool     // somebody has been sent a large one in this batch
+	vain     int      // bytes of states that were looked at in this batch and had no room
 }
 
 // startsPerTick is how many of the watches that wait are looked at with a tick.
 const startsPerTick = 256
 
+// maxVain is from how many bytes looked at in vain on no other state is looked
+// at in a batch: the loop does nothing else meanwhile.
+const maxVain = 8 << 20
+
 // roomFor is how many bytes of first state may be sent for a watch now; less
 // than an item needs: it must wait.
 func (r *room) roomFor(m *Master, w *watch) int {
-	if w.large && r.deep {
+	if r.vain >= maxVain || w.large && r.deep {
 		return 0 // one large state a batch: the room of the next is not known yet
 	}
 	n := m.o.Room(w.conn.id, w.large) - w.conn.promised
@@ -46,7 +51,7 @@ func (r *room) closeBatch() {
 		c.promised = 0
 		r.promised[i] = nil
 	}
-	r.promised, r.deep = r.promised[:0], false
+	r.promised, r.deep, r.vain = r.promised[:0], false, 0
 }
 
 // await puts a watch at the end of those that wait. Dropped ones are swept
@@ -67,9 +72,10 @@ func (ws *watches) startWaiting(m *Master) {
 	// A watch that begins now starts from the present state: what changed
 	// before it must not come behind it.
 	ws.flush(m)
-	batch := ws.waiting[:n:n]
-	ws.waiting = ws.waiting[n:]
-	for _, w := range batch {
+	for ; n > 0 && len(ws.waiting) > 0 && ws.vain < maxVain; n-- {
+		w := ws.waiting[0]
+		ws.waiting[0] = nil
+		ws.waiting = ws.waiting[1:]
 		ws.start(m, w) // waits again, at the end, if there is none
 	}
 	if len(ws.waiting) == 0 {

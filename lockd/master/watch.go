@@ -188,6 +188,7 @@ func (ws *watches) start(m *Master, w *watch) {
 	}
 	if p.total > p.most {
 		w.large = w.conn.promised == 0 // else the next batch may do
+		ws.vain += p.total
 		ws.await(w)
 		return
 	}

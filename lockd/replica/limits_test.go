@@ -311,6 +311,46 @@ func TestLimitsOfTheStoreAreCounted(t *testing.T) {
 	cl.alive(s)
 }
 
+// States that find no room are looked at a few at a time, and keep nobody else's
+// waiting for long.
+func TestStatesWithoutRoomCostLittle(t *testing.T) {
+	const room, many = 1 << 20, 100
+	asked := 0
+	c := newCell(t, 1, func(o *Options) {
+		o.Room = func(_ ConnID, large bool) int {
+			if large {
+				asked++
+				return 0
+			}
+			return room
+		}
+	})
+	r := c.reps[0]
+	writer, cl, other := r.dial(), r.dial(), r.dial()
+	s := writer.open(1, 10*time.Minute)
+	for i := range 4 {
+		writer.code(storepb.Code_OK, writer.do(s, put(fmt.Sprintf("/w/%d", i), strings.Repeat("x", room/2))))
+	}
+	for id := range uint64(many) {
+		cl.post(watch(&wirepb.Watch{Id: id + 1, Path: "/w", Scope: wirepb.WatchScope_SUBTREE}))
+	}
+	other.send(watch(&wirepb.Watch{Id: 1, Path: "/w/0"}))
+	c.advance(tick)
+	if asked == 0 || asked > many/5 {
+		t.Errorf("%d of %d states were looked at in one batch", asked, many)
+	}
+	c.advance(20 * tick)
+	if w := other.next().GetWatch(); !w.GetEnd() {
+		t.Errorf("got %v", w)
+	}
+	asked = 0
+	c.advance(tick)
+	if asked != many {
+		t.Errorf("%d of %d states are known to be large", asked, many)
+	}
+	cl.none()
+}
+
 // The first states of watches are sent no faster than there is room for them.
 func TestStatesWaitForRoom(t *testing.T) {
 	const usual, deepRoom = 1 << 20, 40 << 20
