@@ -192,8 +192,8 @@ type Effects struct {
 	// Append: write these and report AppendDone{Sequence} once durable. The
 	// shell gathers all that queue up while a flush runs under the next one.
 	Append []Append
-	// Send leaves now; After leaves when its Sequence is durable (the shell
-	// reports AppendDone first, then sends).
+	// Send leaves now; After leaves when its Sequence is durable, whether before
+	// or behind the AppendDone that says so.
 	Send  []Send
 	After []SendAfter
 
