@@ -75,7 +75,7 @@ func (p *process) hello() *pb.PeerHello {
 		Cell: cellName, Name: p.name, Replica: uint64(p.id),
 		Incarnation:  p.opened.Identity.GetIncarnation(),
 		CellIdentity: p.identity, Founded: p.identity != 0,
-		ClientAddress: p.address(), PeerAddress: p.name + ":7201", Version: 1, Lane: "main",
+		ClientAddress: p.address(), PeerAddress: p.name + ":7201", Version: replog.PeerVersion, Lane: "main",
 	}
 }
 
