@@ -45,7 +45,8 @@ func (g *guard) apply(fresh []*Lock, deadlines []machine.Deadline, lost []machin
 	for _, l := range fresh {
 		g.locks[l.id] = l
 	}
-	soon := false
+	// Nor may it be late: its timer stood still while the machine was suspended.
+	soon := len(deadlines) > 0 && clock.Now() >= g.armed
 	for _, d := range deadlines {
 		if l := g.locks[d.Lock]; l != nil {
 			l.move(d.At)

@@ -50,6 +50,34 @@ func TestGuardNeedsNoLoop(t *testing.T) {
 	}
 }
 
+// While the machine is suspended the timer of a guard without locks stands
+// still, and the clock does not: so when it should have looked long ago, whoever
+// comes wakes it.
+func TestGuardSleepsThroughASuspension(t *testing.T) {
+	g := newGuard()
+	now := clock.Now()
+	g.check(now)
+	if sleep := g.check(now); sleep != time.Hour {
+		t.Fatalf("sleeps %v without locks", sleep)
+	}
+	woken := func() bool {
+		select {
+		case <-g.wake:
+			return true
+		default:
+			return false
+		}
+	}
+	late := []machine.Deadline{{Lock: 1, At: now + 2*time.Hour}}
+	if g.apply([]*Lock{testLock(1)}, late, nil); woken() {
+		t.Error("woken for a deadline behind its next look")
+	}
+	g.armed = now - time.Hour // two hours pass
+	if g.apply(nil, late, nil); !woken() {
+		t.Error("not woken although it sleeps too long")
+	}
+}
+
 // Err looks at the clock, so that it is right even where nothing else has run
 // since the deadline.
 func TestErrLooksAtTheClock(t *testing.T) {
