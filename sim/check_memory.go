@@ -14,15 +14,26 @@ type said struct {
 	voted    map[paxos.Slot]paxos.Ballot
 }
 
+// checkTaken looks at a vote of a replica that has lost its disk: it may still
+// answer what was sent to it in its former life, but nobody may take that.
+func (w *World) checkTaken(from, to *process, m *pb.PeerMessage) {
+	px := m.GetPaxos()
+	k := paxos.MessageKind(px.GetKind())
+	if !from.emptied || !px.GetOk() || k != paxos.MsgPromise && k != paxos.MsgAccepted || to.rep == nil {
+		return
+	}
+	for _, peer := range to.rep.Status(to.now()).GetPeers() {
+		if peer.GetName() == from.name && peer.GetConnected() {
+			w.fail("memory", "%s has lost its disk, and %s takes its vote all the same: %s", from.name, to.name, tellPaxos(px))
+		}
+	}
+}
+
 // checkSaid takes down what a message promises, and lets faults aim at it: a
 // replica may die just after the message has left.
 func (w *World) checkSaid(p *process, m *pb.PeerMessage) {
 	px := m.GetPaxos()
 	if px == nil {
-		return
-	}
-	if k := paxos.MessageKind(px.GetKind()); p.emptied && px.GetOk() && (k == paxos.MsgPromise || k == paxos.MsgAccepted) {
-		w.fail("memory", "%s has lost its disk and votes all the same: %s", p.name, tellPaxos(px))
 		return
 	}
 	var aimed int64

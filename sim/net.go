@@ -113,6 +113,9 @@ func (w *World) deliverPeer(p *process, boot int, to *process, data []byte) {
 		w.fail("network", "%s sent a message that cannot be decoded: %v", p.name, err)
 		return
 	}
+	if p.boot == boot {
+		w.checkTaken(p, to, m)
+	}
 	to.post(replog.PeerReceived{Peer: p.id, Message: m})
 }
 

@@ -163,6 +163,12 @@ func (w *World) playParts() {
 		return
 	}
 	w.heal()
+	if w.unfoundable() {
+		// Founding needs every member. Nothing was chosen, nobody was served.
+		w.tell("net", "a member was lost before the cell was founded: it cannot be")
+		w.over = true
+		return
+	}
 	w.getWell()
 	if w.failure == nil && w.plan.restartAtEnd {
 		w.restartAll()
@@ -171,6 +177,17 @@ func (w *World) playParts() {
 	if w.failure == nil {
 		w.checkEnd()
 	}
+}
+
+// unfoundable reports whether a member does not start any more, and the cell
+// was not founded before.
+func (w *World) unfoundable() bool {
+	for _, p := range w.replicas {
+		if p.refused != nil && len(w.history.slots) == 0 {
+			return true
+		}
+	}
+	return false
 }
 
 // found starts the replicas, then the clients, which do not wait.
