@@ -188,7 +188,11 @@ func (c *cell) printCell(master string, f *localFlags) {
 		kept = "removed at the end"
 	}
 	out := c.out
-	out.printf("A cell of %d replicas serves. Data and logs: %s (%s)\n\n", len(c.members), c.dir, kept)
+	replicas := "replicas"
+	if len(c.members) == 1 {
+		replicas = "replica"
+	}
+	out.printf("A cell of %d %s serves. Data and logs: %s (%s)\n\n", len(c.members), replicas, c.dir, kept)
 	pid := 0
 	for _, m := range c.members {
 		note := ""
@@ -209,7 +213,9 @@ func (c *cell) printCell(master string, f *localFlags) {
 	out.printf("  %s lock /job -- sleep 60\n", lockctl)
 	out.printf("  %s lock /job -- sleep 60\n", lockctl)
 	out.printf("  %s why /job\n", lockctl)
-	out.printf("  kill -9 %d\n", pid)
+	if len(c.members) > 2 { // one or two serve no more without any of them
+		out.printf("  kill -9 %d\n", pid)
+	}
 	out.printf("\nCtrl-C stops the cell.\n")
 }
 

@@ -311,6 +311,16 @@ func (c *localCell) gone() {
 	}
 }
 
+// TestLocalCellOfOne: nobody is told to kill the only replica.
+func TestLocalCellOfOne(t *testing.T) {
+	p := launchLockd(t, []string{"TMPDIR=" + t.TempDir()}, "local", "--replicas", "1", "--base-port", strconv.Itoa(basePort(t, 1)))
+	p.says("(?s)A cell of 1 replica serves.*why /job\n\nCtrl-C stops the cell")
+	p.signal(syscall.SIGINT)
+	if code := p.exit(); code != 0 {
+		t.Errorf("exit code %d", code)
+	}
+}
+
 func TestLocalCell(t *testing.T) {
 	c := startLocal(t)
 	defer http.DefaultClient.CloseIdleConnections()
