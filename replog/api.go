@@ -38,6 +38,11 @@ type File interface {
 	// Sync makes the content durable (fdatasync). After an error nothing
 	// about the file may be believed.
 	Sync() error
+	// WriteSync is WriteAt and Sync of what it writes, in one. Offset, length and
+	// memory are aligned to 4096 bytes. Of what else was written to the file and
+	// not synced it promises nothing. After an error nothing about the file may
+	// be believed.
+	WriteSync(p []byte, off int64) error
 	Close() error
 }
 

@@ -31,6 +31,10 @@ func (f *bytesFile) Preallocate(n int64) error { _, err := f.WriteAt(nil, n); re
 func (f *bytesFile) Truncate(int64) error      { return errors.ErrUnsupported }
 func (f *bytesFile) Sync() error               { return nil }
 func (f *bytesFile) Close() error              { return nil }
+func (f *bytesFile) WriteSync(p []byte, off int64) error {
+	_, err := f.WriteAt(p, off)
+	return err
+}
 
 // oneFile is a file system for one small file.
 type oneFile struct{ f *bytesFile }
@@ -45,10 +49,14 @@ func (o oneFile) SyncDir(string) error          { return nil }
 
 var testID = &pb.Identity{Format: formatVersion, Cell: "demo", Replica: "n1", Incarnation: 42}
 
+// firstArea is where the records of a small segment begin: behind the header's
+// block and its marks.
+const firstArea = 2 * blockBytes
+
 // testSegment gives the content of a segment with some records.
 func testSegment(tb testing.TB, slots int) []byte {
 	f := &bytesFile{}
-	w := &wal{fs: oneFile{f}, stop: &failStop{}, id: testID, segmentBytes: minSegment, index: newSlotIndex(), first: 1, flush: 1}
+	w := &wal{fs: oneFile{f}, stop: &failStop{}, id: testID, segmentBytes: 2 * minSegment, index: newSlotIndex(), first: 1, flush: 1}
 	if err := w.begin(0, nil); err != nil {
 		tb.Fatal(err)
 	}

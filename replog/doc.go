@@ -43,29 +43,49 @@
 //
 // # Segments
 //
-//	0         4096      8192                                     size
-//	+---------+---------+--------+--------+--------+-- -- --------+
-//	| mark 0  | mark 1  | header | record | record |    zeros     |
-//	+---------+---------+--------+--------+--------+-- -- --------+
+// A segment is written in blocks of 4096 bytes, preallocated with zeros, 64 MiB
+// unless a flush needs more.
+//
+//	0        4096    8192                                                 size
+//	+--------+-------+-----------------+-------+-----------------+-------+-- --+
+//	| header | marks | records .. zero | marks | records .. zero | marks | zero|
+//	+--------+-------+-----------------+-------+-----------------+-------+-- --+
+//
+//	marks: 0      40                2048   2088             4096
+//	       +------+-----------------+------+-----------------+
+//	       | mark |      zero       | mark |      zero       |
+//	       +------+-----------------+------+-----------------+
 //
 //	mark:  0          8        12     16       24       32       40
 //	       +----------+--------+------+--------+--------+--------+
 //	       |"lckdmark"| crc32c | zero | flush  | start  |  end   |
 //	       +----------+--------+------+--------+--------+--------+
 //
-// A segment is preallocated with zeros, 64 MiB unless a record needs more. Its
-// header (pb.SegmentHeader) makes it readable alone: format, whose it is, the
-// promise, configuration and chosen index in force when it was made, its own
-// size, and where the records of the segment before it end. A record
+// The header (pb.SegmentHeader) makes a segment readable alone: format, whose it
+// is, the promise, configuration and chosen index in force when it was made, its
+// own size, and where the records of the segment before it end. If it was made
+// for a snapshot, the first record stands in the same blocks. A record
 // (pb.LogRecord) holds a promise, a chosen index, and entries; the last record
 // of a slot counts. A long record is divided, its chosen index stands in the
 // last piece.
 //
-// A flush is all that was appended since the last one. It ends with its mark:
-// its number and where it begins and ends, written into one of the two marks
-// by turns, and made durable by the same fdatasync as the records. A segment
-// is flushed to its end before the next one is made, so only the last one can
-// have an unfinished flush.
+// A flush is all that was appended since the last one, in one contiguous write
+// that is durable when it returns: its records and, in the block behind them,
+// its mark, which says its number, where the flush before it ended, and where it
+// ends. If the records fit behind the last ones in their block, that block and
+// the marks behind it are written again, with what they held and more; else they
+// begin behind the marks, which stay. A block of marks holds the newest mark and
+// the one before it, each in a sector of its own, so that no torn write takes
+// both. The blocks of the header, and what stands there when a replica starts,
+// are not written again. A flush lies in one segment, and is durable before the
+// next segment is made, so only the last one can have an unfinished flush.
+//
+// Why the mark is the neighbour of its records: a mark elsewhere in the file
+// is a second request to the disk, which made a flush half as long again. What
+// that costs: a disk that says it has written and drops that one write whole
+// leaves the log as it was before, without a trace. Two writes of which it drops
+// one leave a trace; but a disk that lies of what it has written is not what the
+// marks are for: they tell a torn write from bytes that went bad.
 //
 // # Torn, damaged, doubtful
 //
@@ -77,8 +97,9 @@
 //	bad bytes within the newest marked flush                 doubtful
 //	bad bytes behind it, then records of a later flush       damaged
 //	other bad bytes behind it                                torn
+//	good records of two flushes behind the newest good mark  damaged
 //	the file is shorter than its header says                 damaged
-//	the header, or both marks, are unreadable                damaged
+//	the header is unreadable, or no mark is readable         damaged
 //
 // Torn bytes belong to a flush that was never acknowledged: without its mark
 // Sync had not returned. They are copied, overwritten with zeros, and that is

@@ -27,30 +27,27 @@ func typed(t *testing.T, err error) {
 }
 
 // segmentOf puts a segment together from what is not zero in it.
-func segmentOf(mark0, mark1, rest []byte) []byte {
-	content := make([]byte, max(minSegment, headerAt+len(rest)))
-	copy(content[:markBlock], mark0)
-	copy(content[markBlock:headerAt], mark1)
-	copy(content[headerAt:], rest)
-	return content
+func segmentOf(used []byte) []byte {
+	return append(slices.Clone(used), make([]byte, max(0, minSegment-len(used)))...)
 }
 
 // FuzzSegment reads whatever stands in a segment.
 func FuzzSegment(f *testing.F) {
 	seed := func(name string, content []byte) {
-		fuzzing.Seed(f, name, content[:markBytes], content[markBlock:markBlock+markBytes], bytes.TrimRight(content[headerAt:], "\x00"))
+		fuzzing.Seed(f, name, bytes.TrimRight(content, "\x00"))
 	}
 	good := testSegment(f, 3)
 	seed("good", good)
 	torn := slices.Clone(good)
-	torn[8500] ^= 1
+	torn[firstArea+300] ^= 1
 	seed("torn", torn)
 	short := slices.Clone(good)
-	clear(short[8450:])
+	clear(short[firstArea+250 : firstArea+blockBytes])
 	seed("lost", short)
+	seed("areas", testSegment(f, 90))
 	seed("empty", testSegment(f, 0))
-	f.Fuzz(func(t *testing.T, mark0, mark1, rest []byte) {
-		content := segmentOf(mark0, mark1, rest)
+	f.Fuzz(func(t *testing.T, used []byte) {
+		content := segmentOf(used)
 		file := &bytesFile{content}
 		var s *scanned
 		var err error
@@ -81,42 +78,32 @@ func FuzzSegment(f *testing.F) {
 // FuzzSegmentDamage writes a log and spoils it. Whatever happens to a file, no
 // record is read that was not written there. If the marks are whole, nothing
 // that a flush covered is missing without a word; and bytes that no flush
-// covered never keep a replica from starting.
+// covered, and a last flush of which any part is missing but its mark, never
+// keep a replica from starting.
 func FuzzSegmentDamage(f *testing.F) {
-	fuzzing.Seed(f, "none", []byte{3, 130, 7, 200, 9}, []byte{})
-	fuzzing.Seed(f, "in-the-last-write", []byte{130, 131, 5, 6}, []byte{1, 200, 1, 4, 1, 255, 0, 9})
-	fuzzing.Seed(f, "in-the-middle", []byte{130, 131, 132}, []byte{0, 200, 1, 4})
-	fuzzing.Seed(f, "of-a-mark", []byte{130, 131, 132}, []byte{2, 16, 1, 1})
-	fuzzing.Seed(f, "of-the-header", []byte{130}, []byte{0, 3, 0, 30})
-	f.Fuzz(func(t *testing.T, writes, damage []byte) {
-		file := &bytesFile{}
-		w := &wal{fs: oneFile{file}, stop: &failStop{}, id: testID, segmentBytes: minSegment, index: newSlotIndex(), first: 1, flush: 1}
-		if err := w.begin(0, nil); err != nil {
-			t.Fatal(err)
-		}
-		var written []paxos.Record
-		flushed, flushedEnd := 0, w.active.end
-		for i, b := range writes[:min(len(writes), 24)] {
-			r := paxos.Record{Promised: paxos.Ballot{Round: 2, Replica: 1}, Chosen: paxos.Slot(i), Entries: []paxos.Entry{{
-				Slot: paxos.Slot(i + 1), Ballot: paxos.Ballot{Round: 2, Replica: 1},
-				Value: paxos.Value{Kind: paxos.Batch, Commands: [][]byte{bytes.Repeat([]byte{b}, int(b&127)+1)}},
-			}}}
-			if err := w.append([]*paxos.Record{&r}); err != nil {
+	fuzzing.Seed(f, "none", []byte{3, 130, 7, 200, 9}, uint32(0), []byte{})
+	fuzzing.Seed(f, "torn", []byte{130, 131, 5, 127, 127, 127, 127, 127}, uint32(0b1011), []byte{})
+	fuzzing.Seed(f, "mark-alone", []byte{130, 131, 5, 6}, uint32(0b0101), []byte{})
+	fuzzing.Seed(f, "in-the-last-write", []byte{130, 131, 5, 6}, uint32(0xff), []byte{33, 200, 1, 4, 33, 255, 0, 9})
+	fuzzing.Seed(f, "in-the-middle", []byte{130, 131, 132}, uint32(0), []byte{32, 200, 1, 4})
+	fuzzing.Seed(f, "in-an-old-area", bytes.Repeat([]byte{255}, 40), uint32(0), []byte{32, 200, 1, 4})
+	fuzzing.Seed(f, "of-a-mark", []byte{130, 131, 132}, uint32(0), []byte{48, 16, 1, 1})
+	fuzzing.Seed(f, "of-the-header", []byte{130}, uint32(0), []byte{0, 3, 0, 30})
+	f.Fuzz(func(t *testing.T, writes []byte, lost uint32, damage []byte) {
+		l := writeFuzzed(t, writes)
+		// The last flush never ended: of what it wrote, some sectors are lost.
+		before, whole, unmarked := slices.Clone(l.file.b), len(l.written), false
+		if whole > l.flushed {
+			if err := l.w.sync(); err != nil {
 				t.Fatal(err)
 			}
-			written = append(written, r)
-			if b >= 128 {
-				if err := w.sync(); err != nil {
-					t.Fatal(err)
-				}
-				flushed, flushedEnd = len(written), w.active.end
-			}
+			unmarked = l.lose(before, lost)
 		}
-		marks, covered := spoil(file.b, damage, headerAt, flushedEnd)
+		marks, covered := l.spoil(damage)
 
 		read := 0
-		s, err := scanSegment(file, 1, testID, func(r *paxos.Record, _ location) error {
-			if read >= len(written) || !reflect.DeepEqual(*r, written[read]) {
+		s, err := scanSegment(l.file, 1, testID, func(r *paxos.Record, _ location) error {
+			if read >= len(l.written) || !reflect.DeepEqual(*r, l.written[read]) {
 				t.Fatalf("record %d was never written: %+v", read, r)
 			}
 			read++
@@ -125,35 +112,91 @@ func FuzzSegmentDamage(f *testing.F) {
 		var cut bool
 		if err == nil {
 			var tail tail
-			if tail, err = s.readTail(file); err != nil {
+			if tail, err = s.readTail(l.file); err != nil {
 				t.Fatal(err)
 			}
 			cut, err = s.judge(tail)
 		}
 		if err != nil {
 			typed(t, err)
-			if !marks && !covered {
+			if !marks && !covered && (unmarked || whole == l.flushed) {
 				t.Fatalf("what no flush covered is spoiled, and the replica does not start: %v", err)
 			}
 			return
 		}
-		if !marks && read < flushed {
-			t.Fatalf("%d of %d flushed records are gone (cut %v), and nothing was said", flushed-read, flushed, cut)
+		if !marks && read < l.flushed {
+			t.Fatalf("%d of %d flushed records are gone (cut %v), and nothing was said", l.flushed-read, l.flushed, cut)
 		}
 	})
 }
 
-// spoil changes bytes as damage says: four bytes each, place (two), kind and
-// length. The places are spread over what is in use: 0 and 1 in the first byte
-// are the records' part, 2 and 3 the marks. It tells whether anything that
-// changed lies in the marks, or in what was flushed.
-func spoil(content, damage []byte, from int, flushedEnd int64) (marks, covered bool) {
-	for len(damage) >= 4 {
-		at := from + int(damage[0]&1)<<8 + int(damage[1])
-		if damage[0]&2 != 0 {
-			at = int(damage[0]>>2&1)*markBlock + int(damage[1])%markBytes
+// fuzzedLog is a segment that was written, and what was written.
+type fuzzedLog struct {
+	file       *bytesFile
+	w          *wal
+	written    []paxos.Record
+	flushed    int            // so many of them
+	flushedEnd int64          // and so many bytes
+	marks      map[int64]bool // the blocks of marks
+}
+
+// writeFuzzed writes a record for each byte: its length, and whether it is
+// flushed.
+func writeFuzzed(t *testing.T, writes []byte) *fuzzedLog {
+	l := &fuzzedLog{file: &bytesFile{}, marks: map[int64]bool{}}
+	l.w = &wal{fs: oneFile{l.file}, stop: &failStop{}, id: testID, segmentBytes: 16 * minSegment, index: newSlotIndex(), first: 1, flush: 1}
+	if err := l.w.begin(0, nil); err != nil {
+		t.Fatal(err)
+	}
+	l.flushedEnd = l.w.active.end
+	l.marks[l.w.tail.newest.at] = true
+	for i, b := range writes[:min(len(writes), 64)] {
+		r := paxos.Record{Promised: paxos.Ballot{Round: 2, Replica: 1}, Chosen: paxos.Slot(i), Entries: []paxos.Entry{{
+			Slot: paxos.Slot(i + 1), Ballot: paxos.Ballot{Round: 2, Replica: 1},
+			Value: paxos.Value{Kind: paxos.Batch, Commands: [][]byte{bytes.Repeat([]byte{b}, 8*int(b&127)+1)}},
+		}}}
+		if err := l.w.append([]*paxos.Record{&r}); err != nil {
+			t.Fatal(err)
 		}
-		at += int(damage[0]>>3) * 160
+		l.written = append(l.written, r)
+		if b >= 128 {
+			if err := l.w.sync(); err != nil {
+				t.Fatal(err)
+			}
+			l.flushed, l.flushedEnd = len(l.written), l.w.active.end
+			l.marks[l.w.tail.newest.at] = true
+		}
+	}
+	return l
+}
+
+// lose takes back some of the sectors that the last flush changed, as the bits
+// of lost say, by turns; it tells whether the flush's mark is among them.
+func (l *fuzzedLog) lose(before []byte, lost uint32) (unmarked bool) {
+	const sector = 512
+	newest := l.w.tail.newest
+	l.marks[newest.at] = true
+	for at, n := 0, 0; at < len(before); at += sector {
+		now, was := l.file.b[at:at+sector], before[at:at+sector]
+		if bytes.Equal(now, was) {
+			continue
+		}
+		if lost>>(n%32)&1 != 0 {
+			copy(now, was)
+			unmarked = unmarked || int64(at) == newest.at+int64(newest.slot)*markApart
+		}
+		n++
+	}
+	return unmarked
+}
+
+// spoil changes bytes as damage says: four bytes each, place (two), kind and
+// length. It tells whether anything that changed lies in the blocks of marks, or
+// in what was flushed.
+func (l *fuzzedLog) spoil(damage []byte) (marks, covered bool) {
+	content := l.file.b
+	for len(damage) >= 4 {
+		at := (int(damage[0])<<8 + int(damage[1])) % len(content)
 		for n := range int(damage[3]) + 1 {
 			if at+n >= len(content) {
 				break
@@ -171,8 +214,9 @@ func spoil(content, damage []byte, from int, flushedEnd int64) (marks, covered b
 				*b = content[(at+n+len(content)-int(damage[2])*8)%len(content)]
 			}
 			if *b != was {
-				marks = marks || at+n < headerAt
-				covered = covered || at+n >= headerAt && int64(at+n) < flushedEnd
+				mark := l.marks[int64(at+n)&^(blockBytes-1)]
+				marks = marks || mark
+				covered = covered || !mark && int64(at+n) < l.flushedEnd
 			}
 		}
 		damage = damage[4:]
@@ -189,12 +233,12 @@ func FuzzSegmentHeader(f *testing.F) {
 		}
 		return b
 	}
-	fuzzing.Seed(f, "plain", header(&pb.SegmentHeader{Format: 1, Segment: 1, Size: minSegment, Cell: "demo", Replica: "n1", Incarnation: 42}))
-	fuzzing.Seed(f, "full", header(&pb.SegmentHeader{Format: 1, Segment: 1, Size: minSegment, Cell: "demo", Replica: "n1", Incarnation: 42,
+	fuzzing.Seed(f, "plain", header(&pb.SegmentHeader{Format: formatVersion, Segment: 1, Size: minSegment, Cell: "demo", Replica: "n1", Incarnation: 42}))
+	fuzzing.Seed(f, "full", header(&pb.SegmentHeader{Format: formatVersion, Segment: 1, Size: minSegment, Cell: "demo", Replica: "n1", Incarnation: 42,
 		Flush: 7, Chosen: 5, Promised: &pb.Ballot{Round: 3, Replica: 2}, ConfigSlot: 1, PreviousEnd: 9000,
 		Config: EncodeConfiguration(&paxos.Configuration{Cell: "demo", Members: []paxos.Member{{ID: 1, Name: "n1", Voter: true}}})}))
 	f.Fuzz(func(t *testing.T, payload []byte) {
-		content := segmentOf(nil, nil, appendFrame(nil, headerSeed(1), headerAt, frameSegment, 0, payload))
+		content := segmentOf(appendFrame(nil, headerSeed(1), 0, frameSegment, 0, payload))
 		s, err := scanSegment(&bytesFile{content}, 1, testID, func(*paxos.Record, location) error { return nil })
 		if err != nil {
 			typed(t, err)
@@ -213,20 +257,28 @@ func FuzzSegmentHeader(f *testing.F) {
 }
 
 func FuzzMark(f *testing.F) {
-	fuzzing.Seed(f, "good", encodeMark(mark{flush: 9, start: 8192, end: 9000}, 77, 1), uint8(1))
-	fuzzing.Seed(f, "backwards", encodeMark(mark{flush: 9, start: 9000, end: 8192}, 77, 0), uint8(0))
-	f.Fuzz(func(t *testing.T, b []byte, slot uint8) {
-		m, ok := decodeMark(b, 77, int(slot))
+	fuzzing.Seed(f, "good", encodeMark(mark{flush: 9, start: 8192, end: 9000}, 77, 12288, 1), uint8(1))
+	fuzzing.Seed(f, "backwards", encodeMark(mark{flush: 9, start: 9000, end: 8192}, 77, 12288, 0), uint8(0))
+	fuzzing.Seed(f, "ahead", encodeMark(mark{flush: 9, start: 9000, end: 12289}, 77, 12288, 0), uint8(0))
+	f.Fuzz(func(t *testing.T, b []byte, n uint8) {
+		slot := int(n)
+		m, ok := decodeMark(b, 77, 12288, slot)
 		if !ok {
 			return
 		}
-		if !bytes.Equal(encodeMark(m, 77, int(slot)), b[:markBytes]) {
+		if !bytes.Equal(encodeMark(m, 77, 12288, slot), b[:markBytes]) {
 			t.Fatalf("%x was read as %+v", b, m)
 		}
-		if _, ok := decodeMark(b, 77, int(slot)^1); ok {
+		if m.end > 12288 {
+			t.Fatalf("%+v stands before its end", m)
+		}
+		if _, ok := decodeMark(b, 77, 12288, slot^1); ok {
 			t.Fatal("it counts as the other mark too")
 		}
-		if _, ok := decodeMark(b, 78, int(slot)); ok {
+		if _, ok := decodeMark(b, 77, 16384, slot); ok {
+			t.Fatal("it counts in another block too")
+		}
+		if _, ok := decodeMark(b, 78, 12288, slot); ok {
 			t.Fatal("it counts in another segment too")
 		}
 	})

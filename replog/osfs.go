@@ -184,6 +184,13 @@ func (f *osFile) Truncate(size int64) error                { return f.f.Truncate
 func (f *osFile) Close() error                             { return f.f.Close() }
 func (f *osFile) Sync() error                              { return syncData(f.f) }
 
+func (f *osFile) WriteSync(p []byte, off int64) error {
+	if _, err := f.f.WriteAt(p, off); err != nil {
+		return err
+	}
+	return f.Sync()
+}
+
 func (f *osFile) Size() (int64, error) {
 	info, err := f.f.Stat()
 	if err != nil {

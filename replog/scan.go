@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/binary"
 	"fmt"
+	"slices"
 
 	"github.com/seed70370324/lockd/internal/invariant"
 	"github.com/seed70370324/lockd/paxos"
@@ -16,15 +17,14 @@ type scanned struct {
 	header *pb.SegmentHeader
 	size   int64 // of the file
 	seed   uint32
-	start  int64  // of the first record
+	start  int64  // behind the header, or of the first record
 	end    int64  // behind the last good record
 	flush  uint64 // of the last good record, or the header's
-	stop   string // why no record stands at end
+	stop   string // why no record follows
 
-	marks     [markCount]mark
-	markOK    [markCount]bool
-	best      int  // slot of the newest good mark, -1 if none is good
-	bestIsEnd bool // a record (or the header) ends where the best mark says
+	best placedMark // the newest good mark; flush 0: there is none
+	// ends is where records end that stand behind the last mark passed.
+	ends []int64
 }
 
 // location is where a record stands.
@@ -46,13 +46,13 @@ func scanSegment(f File, number uint64, id *pb.Identity, visit func(*paxos.Recor
 	if err != nil {
 		return nil, fmt.Errorf("size of %s: %w", name, err)
 	}
-	if size < headerAt+frameHeader {
+	if size < frameHeader {
 		return nil, damaged(size, "the file ends here, before its header")
 	}
 	w := &window{f: f, size: size}
 	h, headerSize, err := readHeader(w, number)
 	if isBadFrame(err) {
-		return nil, damaged(headerAt, "the segment's header is unreadable: %v", err)
+		return nil, damaged(0, "the segment's header is unreadable: %v", err)
 	} else if err != nil {
 		return nil, fmt.Errorf("reading %s: %w", name, err)
 	}
@@ -63,30 +63,79 @@ func scanSegment(f File, number uint64, id *pb.Identity, visit func(*paxos.Recor
 		header: h,
 		size:   size,
 		seed:   frameSeed(id.Incarnation, number),
-		start:  headerAt + int64(headerSize),
+		start:  int64(headerSize),
 		flush:  h.Flush,
 	}
-	if err := s.readMarks(w); err != nil {
-		return nil, fmt.Errorf("reading %s: %w", name, err)
-	}
 	s.end = s.start
+	s.ends = append(s.ends, s.end)
 	for {
-		s.noteEnd()
-		rec, fr, err := readRecord(w, s.end, s.seed)
+		at, rec, fr, err := s.next(w)
 		if isBadFrame(err) {
 			s.stop = err.Error()
 			return s, nil
 		} else if err != nil {
-			return nil, fmt.Errorf("%s, byte %d: %w", name, s.end, err)
+			return nil, fmt.Errorf("%s, byte %d: %w", name, at, err)
 		}
 		if fr.sequence < s.flush || fr.sequence == h.Flush {
-			return nil, damaged(s.end, "a record of flush %d follows flush %d", fr.sequence, s.flush)
+			return nil, damaged(at, "a record of flush %d follows flush %d", fr.sequence, s.flush)
 		}
-		if err := visit(rec, location{segment: number, offset: uint32(s.end), size: uint32(fr.size)}); err != nil {
+		if err := visit(rec, location{segment: number, offset: uint32(at), size: uint32(fr.size)}); err != nil {
 			return nil, err
 		}
 		s.flush = fr.sequence
-		s.end += int64(fr.size)
+		s.end = at + int64(fr.size)
+		s.ends = append(s.ends, s.end)
+	}
+}
+
+// next reads the record behind the last one: right there, or, where a flush has
+// ended and the rest of its block is zeros, behind the block of marks that
+// follows. A *badFrame: there is none.
+//
+// Invariant: the block of marks is passed only if one of its marks is good, none
+// of them names more than has been read, and the record behind it belongs to a
+// later flush. So nothing that a mark names is passed over.
+func (s *scanned) next(w *window) (at int64, rec *paxos.Record, fr frame, err error) {
+	at = s.end
+	if rec, fr, err = readRecord(w, at, s.seed); !isBadFrame(err) {
+		return at, rec, fr, err
+	}
+	marks := roundUp(at, blockBytes)
+	rest, readErr := w.at(at, int(marks-at))
+	if readErr != nil {
+		return at, nil, frame{}, readErr
+	}
+	if len(bytes.Trim(rest, "\x00")) > 0 {
+		return at, nil, frame{}, err
+	}
+	block, readErr := w.at(marks, blockBytes)
+	if readErr != nil {
+		return at, nil, frame{}, readErr
+	}
+	found := readMarkBlock(block, s.seed, marks)
+	pass := len(found) > 0
+	for _, m := range found {
+		s.mark(m)
+		pass = pass && m.end <= s.end
+	}
+	if !pass {
+		return at, nil, frame{}, &badFrame{"no record and no mark stands here"}
+	}
+	at = marks + blockBytes
+	rec, fr, err = readRecord(w, at, s.seed)
+	if err == nil && fr.sequence <= s.flush {
+		err = &badFrame{"a record of an old flush stands here"}
+	}
+	if err == nil {
+		s.ends = append(s.ends[:0], s.end)
+	}
+	return at, rec, fr, err
+}
+
+// mark takes note of a good mark.
+func (s *scanned) mark(m placedMark) {
+	if m.flush > s.best.flush {
+		s.best = m
 	}
 }
 
@@ -134,38 +183,19 @@ func decodeRecordFrame(fr frame) (*paxos.Record, error) {
 	return rec, nil
 }
 
-func (s *scanned) readMarks(w *window) error {
-	s.best = -1
-	for i := range s.marks {
-		b, err := w.at(markOffset(i), markBytes)
-		if err != nil {
-			return err
-		}
-		s.marks[i], s.markOK[i] = decodeMark(b, s.seed, i)
-		if s.markOK[i] && (s.best < 0 || s.marks[i].flush > s.marks[s.best].flush) {
-			s.best = i
-		}
-	}
-	return nil
-}
-
-func (s *scanned) noteEnd() {
-	if s.best >= 0 && s.marks[s.best].end == s.end {
-		s.bestIsEnd = true
-	}
-}
-
 // tail is what stands behind the last good record of the last segment.
 type tail struct {
-	dirty bool  // not only zeros
-	last  int64 // behind the last byte that is not zero
+	dirty bool  // not only zeros and marks that belong there
+	last  int64 // behind the last byte that is neither
+	// marked: the block behind the last good record's has a good mark.
+	marked bool
 	// Of the good records behind the bad bytes: the highest flush, and where
 	// the first one stands.
 	laterFlush uint64
 	laterAt    int64
 }
 
-var zeroBlock [4096]byte
+var zeroBlock [blockBytes]byte
 
 // dataSeeker is offered by files that know where they hold nothing but zeros.
 type dataSeeker interface {
@@ -173,37 +203,43 @@ type dataSeeker interface {
 	NextData(off int64) int64
 }
 
-// readTail looks at everything behind the last good record.
+// readTail looks at everything behind the last good record, and takes note of
+// the marks there.
 func (s *scanned) readTail(f File) (tail, error) {
 	t := tail{last: s.end}
 	w := &window{f: f, size: s.size}
 	seeker, _ := f.(dataSeeker)
+	marks := roundUp(s.end, blockBytes)
 	for off := s.end; off < s.size; {
 		if seeker != nil {
 			if next := seeker.NextData(off); next > off {
-				// Frames are aligned relative to the first; blocks are as well.
-				off = min(s.size, next&^(frameAlign-1))
+				// Marks are aligned to blocks, frames within them.
+				off = min(s.size, max(off, next&^(blockBytes-1)))
 				if off >= s.size {
 					break
 				}
 			}
 		}
-		b, err := w.at(off, len(zeroBlock))
+		n := min(blockBytes-off%blockBytes, s.size-off)
+		b, err := w.at(off, int(n))
 		if err != nil {
 			return t, err
 		}
 		if bytes.Equal(b, zeroBlock[:len(b)]) {
-			off += int64(len(b))
+			off += n
+			continue
+		}
+		found := readMarkBlock(b, s.seed, off)
+		for _, m := range found {
+			s.mark(m)
+		}
+		if off == marks && len(found) > 0 {
+			t.marked = true
+			off += n
 			continue
 		}
 		t.dirty = true
-		n := int64(len(b))
-		for i := len(b) - 1; i >= 0; i-- {
-			if b[i] != 0 {
-				t.last = off + int64(i) + 1
-				break
-			}
-		}
+		t.last = off + int64(len(bytes.TrimRight(b, "\x00")))
 		if err := s.findFrames(w, off, n, &t); err != nil {
 			return t, err
 		}
@@ -251,21 +287,22 @@ func (s *scanned) judge(t tail) (cut bool, err error) {
 			What: fmt.Sprintf(format, args...),
 		}
 	}
-	if s.best < 0 {
-		return false, damaged(0, false, "both flush marks are unreadable")
+	m := s.best
+	if m.flush == 0 {
+		return false, damaged(roundUp(s.end, blockBytes), false, "no flush mark is readable")
 	}
-	m := s.marks[s.best]
 	switch {
-	case m.end > s.size:
-		return false, damaged(markOffset(s.best), false, "the mark of flush %d names an end behind the file's", m.flush)
 	case s.end < m.start:
 		return false, damaged(s.end, false, "%s, but flush %d from byte %d on was made durable later", s.stop, m.flush, m.start)
 	case s.end < m.end && t.laterFlush > m.flush:
 		return false, damaged(s.end, false, "%s, and good records of a later flush follow at byte %d", s.stop, t.laterAt)
 	case s.end < m.end && !invariant.Planted(invariant.DoubtfulIsTorn):
 		return false, damaged(s.end, true, "%s, but the mark of flush %d says that it reaches to byte %d", s.stop, m.flush, m.end)
-	case !s.bestIsEnd && !invariant.Planted(invariant.DoubtfulIsTorn):
-		return false, damaged(markOffset(s.best), false, "the mark of flush %d names byte %d, where no record ends", m.flush, m.end)
+	case m.end >= s.ends[0] && !slices.Contains(s.ends, m.end) && !invariant.Planted(invariant.DoubtfulIsTorn):
+		return false, damaged(m.at, false, "the mark of flush %d names byte %d, where no record ends", m.flush, m.end)
+	case s.flush > m.flush+1:
+		return false, damaged(roundUp(s.end, blockBytes), false, "the marks that belong here, behind flush %d, are unreadable: the newest that is good is of flush %d",
+			s.flush, m.flush)
 	case !t.dirty:
 		return false, nil
 	case t.laterFlush > m.flush+1:

@@ -2,6 +2,7 @@ package replog_test
 
 import (
 	"bytes"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -59,6 +60,32 @@ func used(t testing.TB, fsys *faultfs.FS, name string) int64 {
 	return int64(len(bytes.TrimRight(content, "\x00")))
 }
 
+// recordsEnd gives the end of the last record of a segment.
+func recordsEnd(t testing.TB, fsys *faultfs.FS, name string) int64 {
+	t.Helper()
+	content, err := fsys.ReadFile(name)
+	must(t, err)
+	at := bytes.LastIndex(content, []byte("LkF1"))
+	if at < 0 {
+		t.Fatalf("%s has no record", name)
+	}
+	length := int64(binary.LittleEndian.Uint32(content[at+8:]))
+	return (int64(at) + 24 + length + 7) &^ 7
+}
+
+// unfinished syncs a storage and lets the power go between the write and its
+// end: all of it is there, and it was not acknowledged. Without mark, the block
+// of marks is as it was before.
+func unfinished(t testing.TB, fsys *faultfs.FS, st *replog.Storage, withMark bool) *faultfs.FS {
+	t.Helper()
+	fsys.StopAfter(1)
+	if err := st.Sync(); !errors.Is(err, faultfs.ErrStopped) {
+		t.Fatalf("the flush that was to be interrupted: %v", err)
+	}
+	marks := (recordsEnd(t, fsys, firstSegment) + 4095) &^ 4095
+	return fsys.CrashKeep(func(_ string, offset int64) bool { return withMark || offset < marks })
+}
+
 func wantSlots(t *testing.T, o *replog.Opened, n paxos.Slot) {
 	t.Helper()
 	if len(o.Paxos.Entries) != int(n) {
@@ -89,13 +116,12 @@ func TestLastRecordSpoiledAtAnyByte(t *testing.T) {
 		base := faultfs.New()
 		o := open(t, base)
 		write(t, o.Storage, 1, 3, 40)
-		start := used(t, base, firstSegment)
-		start = (start + 7) &^ 7
+		start := recordsEnd(t, base, firstSegment)
 		must(t, o.Storage.Append([]*paxos.Record{record(4, 60)}))
-		if synced {
-			must(t, o.Storage.Sync())
-		}
-		end := used(t, base, firstSegment)
+		base = unfinished(t, base, o.Storage, synced)
+		content, err := base.ReadFile(firstSegment)
+		must(t, err)
+		end := int64(len(bytes.TrimRight(content[:recordsEnd(t, base, firstSegment)], "\x00")))
 		for way, spoil := range spoils {
 			for at := start; at < end; at++ {
 				fsys := base.Kill()
@@ -139,7 +165,7 @@ func checkCut(t *testing.T, what string, fsys *faultfs.FS, o *replog.Opened, cut
 	if copies, err := fsys.List("torn"); cut != (err == nil && len(copies) == 1) {
 		t.Fatalf("%s: copies %q, %v", what, copies, err)
 	}
-	if end := used(t, fsys.CrashLost(), firstSegment); end > start {
+	if end := recordsEnd(t, fsys.CrashLost(), firstSegment); end > start {
 		t.Fatalf("%s: the log was cut at %d, but bytes up to %d are not zeroed durably", what, start, end)
 	}
 	write(t, o.Storage, 4, 5, 10)
@@ -157,12 +183,9 @@ func TestFlippedBitNeverShortensTheLog(t *testing.T) {
 	base := faultfs.New()
 	o := open(t, base)
 	write(t, o.Storage, 1, 8, 50)
-	end := used(t, base, firstSegment)
+	end, whole := recordsEnd(t, base, firstSegment), used(t, base, firstSegment)
 	refused := 0
-	for at := int64(0); at < end; at++ {
-		if at > 64 && at < 4096 || at > 4096+64 && at < 8192 {
-			continue // nothing is ever written or read there
-		}
+	for at := int64(0); at < whole; at++ {
 		fsys := base.Kill()
 		must(t, fsys.Flip(firstSegment, at, uint(at*5)))
 		o, err := replog.Open(options(fsys))
@@ -180,7 +203,7 @@ func TestFlippedBitNeverShortensTheLog(t *testing.T) {
 		}
 	}
 	if want := int(end - 8192); refused < want {
-		t.Errorf("refused %d times, %d expected: every byte of header and records counts", refused, want)
+		t.Errorf("refused %d times, %d expected: every byte of the records counts", refused, want)
 	}
 }
 
@@ -194,16 +217,17 @@ func TestMiddleOfTheLogDamaged(t *testing.T) {
 		t.Fatalf("only %q", names)
 	}
 	second := "log/" + names[1]
+	end := recordsEnd(t, base, second)
 	for what, spoil := range map[string]func(*faultfs.FS) error{
-		"flipped bit in an old segment":   func(f *faultfs.FS) error { return f.Flip(second, 10_000, 3) },
-		"end of an old segment zeroed":    func(f *faultfs.FS) error { return f.Overwrite(second, 14_000, make([]byte, 2384)) },
+		"flipped bit in an old segment":   func(f *faultfs.FS) error { return f.Flip(second, end-500, 3) },
+		"end of an old segment zeroed":    func(f *faultfs.FS) error { return f.Overwrite(second, end-900, make([]byte, 900)) },
 		"old segment short":               func(f *faultfs.FS) error { return f.Cut(second, 16_000) },
 		"old segment long":                func(f *faultfs.FS) error { return f.Cut(second, 20_000) },
 		"old segment empty":               func(f *faultfs.FS) error { return f.Cut(second, 0) },
 		"old segment gone":                func(f *faultfs.FS) error { return f.Remove(second) },
 		"first segment gone":              func(f *faultfs.FS) error { return f.Remove(firstSegment) },
 		"last segment empty":              func(f *faultfs.FS) error { return f.Cut("log/"+names[len(names)-1], 0) },
-		"last segment with half a header": func(f *faultfs.FS) error { return f.Cut("log/"+names[len(names)-1], 8200) },
+		"last segment with half a header": func(f *faultfs.FS) error { return f.Cut("log/"+names[len(names)-1], 40) },
 		"no segment at all": func(f *faultfs.FS) error {
 			for _, n := range names {
 				if err := f.Remove("log/" + n); err != nil {
@@ -279,13 +303,19 @@ func TestLeftoversOfACrashAreRemoved(t *testing.T) {
 
 func TestFailStop(t *testing.T) {
 	broken := errors.New("input/output error")
+	newSegment := func(st *replog.Storage) error {
+		if err := st.Append([]*paxos.Record{record(5, 12_000)}); err != nil {
+			return err
+		}
+		return st.Sync()
+	}
 	for op, provoke := range map[faultfs.Op]func(*replog.Storage) error{
 		faultfs.Sync:    func(st *replog.Storage) error { return st.Sync() },
-		faultfs.Write:   func(st *replog.Storage) error { return st.Append([]*paxos.Record{record(5, 10)}) },
-		faultfs.Create:  func(st *replog.Storage) error { return st.Append([]*paxos.Record{record(5, 12_000)}) },
-		faultfs.Resize:  func(st *replog.Storage) error { return st.Append([]*paxos.Record{record(5, 12_000)}) },
-		faultfs.Rename:  func(st *replog.Storage) error { return st.Append([]*paxos.Record{record(5, 12_000)}) },
-		faultfs.SyncDir: func(st *replog.Storage) error { return st.Append([]*paxos.Record{record(5, 12_000)}) },
+		faultfs.Write:   func(st *replog.Storage) error { return st.Sync() },
+		faultfs.Create:  newSegment,
+		faultfs.Resize:  newSegment,
+		faultfs.Rename:  newSegment,
+		faultfs.SyncDir: newSegment,
 	} {
 		fsys := faultfs.New()
 		st := open(t, fsys).Storage
@@ -324,17 +354,19 @@ func TestFailStop(t *testing.T) {
 func TestFullDisk(t *testing.T) {
 	fsys := faultfs.New()
 	st := open(t, fsys).Storage
-	write(t, st, 1, 3, 1000)
+	write(t, st, 1, 2, 1000)
 	fsys.Limit(1000)
-	if err := st.Append([]*paxos.Record{record(4, 2000), record(5, 6000)}); !errors.Is(err, faultfs.ErrNoSpace) {
+	write(t, st, 3, 3, 1000)
+	must(t, st.Append([]*paxos.Record{record(4, 6000)}))
+	if err := st.Sync(); !errors.Is(err, faultfs.ErrNoSpace) {
 		t.Fatalf("on a full disk: %v", err)
 	}
 	fsys = fsys.Kill()
-	end := used(t, fsys, firstSegment)
+	end := recordsEnd(t, fsys, firstSegment)
 	must(t, fsys.Overwrite(firstSegment, end+8, []byte("torn")))
 	fsys.Limit(0)
 	o := open(t, fsys)
-	if n := len(o.Paxos.Entries); n != 4 {
+	if n := len(o.Paxos.Entries); n != 3 {
 		t.Fatalf("%d entries, notes %q", n, o.Notes)
 	}
 	if !slices.ContainsFunc(o.Notes, func(n string) bool { return strings.Contains(n, "no copy of them could be kept") }) {
@@ -344,7 +376,7 @@ func TestFullDisk(t *testing.T) {
 		t.Errorf("half a copy is left: %q", names)
 	}
 	fsys.Limit(-1)
-	write(t, o.Storage, 5, 20, 1000)
+	write(t, o.Storage, 4, 20, 1000)
 	must(t, o.Storage.Close())
 	wantSlots(t, open(t, fsys), 20)
 }
@@ -376,9 +408,9 @@ func TestRecordInAnotherPlaceIsNone(t *testing.T) {
 	fsys := faultfs.New()
 	o := open(t, fsys)
 	write(t, o.Storage, 1, 2, 40)
-	start := (used(t, fsys, firstSegment) + 7) &^ 7
+	start := recordsEnd(t, fsys, firstSegment)
 	write(t, o.Storage, 3, 3, 40)
-	end := (used(t, fsys, firstSegment) + 7) &^ 7
+	end := recordsEnd(t, fsys, firstSegment)
 	content, err := fsys.ReadFile(firstSegment)
 	must(t, err)
 	fsys = fsys.Kill()
@@ -397,34 +429,85 @@ func TestBadFlushBeforeALaterOne(t *testing.T) {
 	base := faultfs.New()
 	o := open(t, base)
 	write(t, o.Storage, 1, 3, 40)
-	third := (used(t, base, firstSegment) + 7) &^ 7
+	third := recordsEnd(t, base, firstSegment)
 	write(t, o.Storage, 4, 4, 40)
-	fourth := used(t, base, firstSegment) - 20 // in the last record so far
+	fourth := recordsEnd(t, base, firstSegment) - 20 // in the last record so far
 	must(t, o.Storage.Append([]*paxos.Record{record(5, 40)}))
-	refused := 0
-	for _, mark := range []int64{0, 4096} {
-		fsys := base.Kill()
-		must(t, fsys.Flip(firstSegment, third+50, 2))
-		must(t, fsys.Flip(firstSegment, mark+20, 2))
+	marks := (third + 4095) &^ 4095
+	refused := func(what string, fsys *faultfs.FS, doubtful bool, text string) {
+		t.Helper()
 		_, err := replog.Open(options(fsys))
 		var damaged *replog.DamagedError
-		if !errors.As(err, &damaged) {
-			t.Fatalf("mark at %d and the flush behind it are bad: %v", mark, err)
-		}
-		if !damaged.Doubtful && strings.Contains(err.Error(), "a later flush follow") {
-			refused++
+		if !errors.As(err, &damaged) || damaged.Doubtful != doubtful || !strings.Contains(err.Error(), text) {
+			t.Errorf("%s: %v", what, err)
 		}
 	}
-	if refused == 0 {
-		t.Error("the later flush was never the reason")
+	// The mark of flush 5 never came; the one of flush 4 did, and flush 4 is bad.
+	fsys := unfinished(t, base, o.Storage, false)
+	must(t, fsys.Flip(firstSegment, third+50, 2))
+	refused("bad bytes in flush 4, its mark, a record of flush 5 behind it", fsys, false, "a later flush follow")
+	// Without that mark too, the older one that stands beside it tells.
+	for _, slot := range []int64{0, 2048} {
+		fsys := fsys.Kill()
+		must(t, fsys.Flip(firstSegment, marks+slot+20, 2))
+		refused(fmt.Sprintf("and the mark at %d bad", slot), fsys, false, "a later flush follow")
 	}
-	// With both marks good, the bad flush is no matter of doubt: a later one
-	// had begun.
-	fsys := base.Kill()
-	must(t, fsys.Flip(firstSegment, fourth, 2))
-	_, err := replog.Open(options(fsys))
-	var damaged *replog.DamagedError
-	if !errors.As(err, &damaged) || damaged.Doubtful {
-		t.Errorf("bad bytes in flush 4, a record of flush 5 behind it: %v", err)
+	for _, slot := range []int64{0, 2048} {
+		must(t, fsys.Flip(firstSegment, marks+slot+20, 2))
+	}
+	refused("and both marks bad", fsys, false, "are unreadable")
+	// With the mark of flush 5, a bad flush 4 is no matter of doubt.
+	base = faultfs.New()
+	o = open(t, base)
+	write(t, o.Storage, 1, 5, 40)
+	must(t, base.Flip(firstSegment, fourth, 2))
+	refused("bad bytes in flush 4, the mark of flush 5", base.Kill(), false, "was made durable later")
+}
+
+// A flush that does not fit behind the last record begins behind the marks; one
+// of any size is read again, and whatever block of it a power cut loses, the log
+// is as it was before or the loss is found.
+func TestFlushesOfAllSizes(t *testing.T) {
+	for _, n := range []int{1, 3000, 3900, 3990, 4000, 4010, 4096, 8000, 8192, 12_000} {
+		base := faultfs.New()
+		o := open(t, base)
+		write(t, o.Storage, 1, 2, 40)
+		before := recordsEnd(t, base, firstSegment)
+		must(t, o.Storage.Append([]*paxos.Record{record(3, n), record(4, n/2+1)}))
+		must(t, o.Storage.Append([]*paxos.Record{record(5, 1)}))
+		names, err := base.List("log")
+		must(t, err)
+		base.StopAfter(1)
+		err = o.Storage.Sync()
+		if !errors.Is(err, faultfs.ErrStopped) {
+			t.Fatalf("%d bytes: %v", n, err)
+		}
+		if more, _ := base.List("log"); len(more) > len(names) {
+			continue // the power went while the next segment was made
+		}
+		end := used(t, base, firstSegment)
+		marks := (recordsEnd(t, base, firstSegment) + 4095) &^ 4095
+		for lost := before &^ 4095; lost < end; lost += 4096 {
+			fsys := base.CrashKeep(func(_ string, offset int64) bool { return offset&^4095 != lost })
+			o, err := replog.Open(options(fsys))
+			var damaged *replog.DamagedError
+			switch {
+			case lost == marks:
+				must(t, err)
+				wantSlots(t, o, 5)
+			case errors.As(err, &damaged):
+				if !damaged.Doubtful {
+					t.Errorf("%d bytes, block %d lost: %v", n, lost, err)
+				}
+			case err != nil:
+				t.Errorf("%d bytes, block %d lost: %v", n, lost, err)
+			default:
+				wantSlots(t, o, 5) // nothing stood in that block
+			}
+		}
+		o = open(t, base.CrashKeep(func(string, int64) bool { return true }))
+		wantSlots(t, o, 5)
+		write(t, o.Storage, 6, 30, 700)
+		must(t, o.Storage.Close())
 	}
 }

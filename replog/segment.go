@@ -19,13 +19,15 @@ const (
 	tempSuffix    = ".tmp"
 
 	// formatVersion of identity, segments and snapshots.
-	formatVersion = 1
+	formatVersion = 2
 
-	// The two marks have a block of their own each: a write of one that is torn
-	// harms neither the other nor the header.
-	markBlock  = 4096
+	// blockBytes is the unit in which the log is written: the largest that a disk
+	// is known to write or lose as a whole.
+	blockBytes = 4096
+	// A mark block has room for two marks, each in a sector of its own: the newest
+	// and the one before it. So a write of it that is torn leaves one of them.
 	markCount  = 2
-	headerAt   = markCount * markBlock
+	markApart  = blockBytes / markCount
 	markMagic  = 0x6b72616d646b636c // "lckdmark"
 	markBytes  = 40
 	minSegment = 16 << 10
@@ -77,33 +79,54 @@ func (s *segment) covers(slot paxos.Slot) {
 	}
 }
 
-// mark names a flush: it says that the records from start to end belong to it
-// or to earlier ones and were written before it was made durable.
+// mark names a flush: it says that the records behind start, up to end, belong
+// to it and were written with it, and all before start by earlier ones.
 type mark struct {
 	flush      uint64
 	start, end int64
 }
 
-func encodeMark(m mark, seed uint32, slot int) []byte {
+// placedMark is a mark where it was found.
+type placedMark struct {
+	mark
+	at   int64 // of its block
+	slot int
+}
+
+// encodeMark gives the mark for a slot of the mark block at offset at.
+func encodeMark(m mark, seed uint32, at int64, slot int) []byte {
 	b := make([]byte, markBytes)
-	binary.LittleEndian.PutUint64(b[0:], markMagic)
-	binary.LittleEndian.PutUint64(b[16:], m.flush)
-	binary.LittleEndian.PutUint64(b[24:], uint64(m.start))
-	binary.LittleEndian.PutUint64(b[32:], uint64(m.end))
-	binary.LittleEndian.PutUint32(b[8:], markSum(b, seed, slot))
+	putMark(b, m, seed, at, slot)
 	return b
 }
 
-func markSum(b []byte, seed uint32, slot int) uint32 {
-	sum := crc32.Update(seed, castagnoli, b[0:8])
-	sum = crc32.Update(sum, castagnoli, b[16:markBytes])
-	return crc32.Update(sum, castagnoli, []byte{byte(slot)})
+// putMark writes a mark to b.
+func putMark(b []byte, m mark, seed uint32, at int64, slot int) {
+	binary.LittleEndian.PutUint64(b[0:], markMagic)
+	binary.LittleEndian.PutUint32(b[12:], 0)
+	binary.LittleEndian.PutUint64(b[16:], m.flush)
+	binary.LittleEndian.PutUint64(b[24:], uint64(m.start))
+	binary.LittleEndian.PutUint64(b[32:], uint64(m.end))
+	binary.LittleEndian.PutUint32(b[8:], markSum(b, seed, at, slot))
 }
 
-func decodeMark(b []byte, seed uint32, slot int) (mark, bool) {
+// markSum covers where the mark stands too: one that was written elsewhere is
+// none.
+func markSum(b []byte, seed uint32, at int64, slot int) uint32 {
+	var place [8]byte
+	binary.LittleEndian.PutUint64(place[:], uint64(at)+uint64(slot))
+	sum := crc32.Update(seed, castagnoli, b[0:8])
+	sum = crc32.Update(sum, castagnoli, b[16:markBytes])
+	return crc32.Update(sum, castagnoli, place[:])
+}
+
+// decodeMark reads the mark in a slot of the block at offset at. A mark stands
+// in the block right behind the end that it names, or, the older of two, further
+// back still.
+func decodeMark(b []byte, seed uint32, at int64, slot int) (mark, bool) {
 	if len(b) < markBytes || binary.LittleEndian.Uint64(b) != markMagic ||
 		binary.LittleEndian.Uint32(b[12:]) != 0 ||
-		binary.LittleEndian.Uint32(b[8:]) != markSum(b, seed, slot) {
+		binary.LittleEndian.Uint32(b[8:]) != markSum(b, seed, at, slot) {
 		return mark{}, false
 	}
 	m := mark{
@@ -111,11 +134,29 @@ func decodeMark(b []byte, seed uint32, slot int) (mark, bool) {
 		start: int64(binary.LittleEndian.Uint64(b[24:])),
 		end:   int64(binary.LittleEndian.Uint64(b[32:])),
 	}
-	return m, m.start >= headerAt && m.start <= m.end
+	return m, m.start >= 0 && m.start <= m.end && m.end <= at
 }
 
-// markOffset is where a mark stands.
-func markOffset(slot int) int64 { return int64(slot) * markBlock }
+// putMarkBlock fills a block that will stand at offset at with the mark of slot
+// and the one before it in the other one; before.flush 0: there is none.
+func putMarkBlock(b []byte, m, before mark, seed uint32, at int64, slot int) {
+	clear(b)
+	putMark(b[slot*markApart:], m, seed, at, slot)
+	if before.flush != 0 {
+		other := 1 - slot
+		putMark(b[other*markApart:], before, seed, at, other)
+	}
+}
+
+// readMarkBlock gives the good marks of the block at offset at.
+func readMarkBlock(b []byte, seed uint32, at int64) (found []placedMark) {
+	for slot := 0; slot < markCount && len(b) == blockBytes; slot++ {
+		if m, ok := decodeMark(b[slot*markApart:], seed, at, slot); ok {
+			found = append(found, placedMark{m, at, slot})
+		}
+	}
+	return found
+}
 
 // headerSeed of a segment does not depend on the incarnation, so that a header
 // of another replica's segment can be read and named.
@@ -127,13 +168,13 @@ func encodeHeader(h *pb.SegmentHeader) ([]byte, error) {
 	if err != nil {
 		return nil, fmt.Errorf("encoding the header of segment %d: %w", h.Segment, err)
 	}
-	return appendFrame(nil, headerSeed(h.Segment), headerAt, frameSegment, 0, payload), nil
+	return appendFrame(nil, headerSeed(h.Segment), 0, frameSegment, 0, payload), nil
 }
 
 // readHeader reads and checks the header frame of segment number; size is the
 // room that the frame takes.
 func readHeader(w *window, number uint64) (h *pb.SegmentHeader, size int, err error) {
-	f, err := w.frame(headerAt, headerSeed(number))
+	f, err := w.frame(0, headerSeed(number))
 	if err != nil {
 		return nil, 0, err
 	}

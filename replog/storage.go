@@ -52,7 +52,7 @@ func (o *StorageOptions) check() error {
 	case o.SegmentBytes == 0:
 		o.SegmentBytes = defaultSegmentBytes
 	}
-	o.SegmentBytes = roundUp(max(o.SegmentBytes, minSegment), markBlock)
+	o.SegmentBytes = roundUp(max(o.SegmentBytes, minSegment), blockBytes)
 	return nil
 }
 
@@ -330,7 +330,7 @@ func unusedSegment(fsys FS, name string) (unused bool, err error) {
 	} else if err != nil {
 		return false, fmt.Errorf("reading %s: %w", name, err)
 	}
-	s := &scanned{header: h, size: size, end: headerAt + int64(n)}
+	s := &scanned{header: h, size: size, seed: frameSeed(h.Incarnation, 1), end: int64(n)}
 	t, err := s.readTail(f)
 	if err != nil {
 		return false, fmt.Errorf("reading %s: %w", name, err)

@@ -9,7 +9,6 @@ import (
 
 	"google.golang.org/protobuf/proto"
 
-	"github.com/seed70370324/lockd/internal/invariant"
 	"github.com/seed70370324/lockd/paxos"
 	"github.com/seed70370324/lockd/replog/pb"
 )
@@ -60,16 +59,16 @@ type wal struct {
 	segmentBytes int64
 
 	// Of who writes; held while writing and flushing.
-	writing  sync.Mutex
-	active   *segment
-	buf      []byte
-	placed   []placement
-	flush    uint64 // number of the flush that is being filled
-	flushAt  int64  // where it begins
-	dirty    bool   // something was written since the last flush
-	markSlot int    // which of the two marks is to be written next
-	facts    facts
-	next     *preparation // of the next segment; nil while there is none
+	writing sync.Mutex
+	active  *segment
+	pending []pendingRecord // of the flush that is being filled
+	buf     []byte          // their frames, without checksum and place
+	flush   uint64          // its number
+	tail    tailBlock       // of the active segment
+	placed  []placement     // of flushPending, kept for its memory
+	image   []byte          // what a flush writes; aligned
+	facts   facts
+	next    *preparation // of the next segment; nil while there is none
 
 	cutting sync.Mutex // one at a time removes segments
 
@@ -79,7 +78,13 @@ type wal struct {
 	first    paxos.Slot // from here on every chosen slot can be read
 }
 
-// placement is a record in buf that has its place in the active segment.
+// pendingRecord is a record whose frame stands in buf.
+type pendingRecord struct {
+	record      *paxos.Record
+	start, size int // in buf
+}
+
+// placement is a record that has its place in a segment.
 type placement struct {
 	at      location
 	entries []paxos.Entry
@@ -133,21 +138,19 @@ func (f *facts) settle(chosen paxos.Slot) {
 	f.open = kept
 }
 
-// append writes records behind the log in one write (more if a segment is
-// full); they are durable with the next sync.
+// append takes records for the next flush. sync writes them.
 func (w *wal) append(records []*paxos.Record) error {
 	w.writing.Lock()
 	defer w.writing.Unlock()
 	if err := w.stop.check(); err != nil {
 		return err
 	}
-	w.buf, w.placed = w.buf[:0], w.placed[:0]
 	for _, r := range records {
 		if err := w.encode(r); err != nil {
 			return err
 		}
 	}
-	return w.write()
+	return nil
 }
 
 // encode puts a record into buf, divided if it is long.
@@ -185,7 +188,7 @@ func pieces(entries []paxos.Entry) iter.Seq2[[]paxos.Entry, bool] {
 	}
 }
 
-// place encodes one frame behind buf, in the next segment if it does not fit.
+// place encodes one frame behind buf.
 func (w *wal) place(r *paxos.Record) error {
 	start := len(w.buf)
 	buf, err := appendMessage(beginFrame(w.buf), EncodeRecord(r))
@@ -196,22 +199,7 @@ func (w *wal) place(r *paxos.Record) error {
 		return w.stop.fail("encoding a log record", fmt.Errorf("an entry of %d bytes is too long", len(buf)-start))
 	}
 	w.buf = endFrame(buf, start, frameRecord, 0)
-	size := len(w.buf) - start
-	if w.active.end+int64(len(w.buf)) > w.active.size {
-		if err := w.roll(start, int64(size)); err != nil {
-			return err
-		}
-		start = 0
-	}
-	frame := w.buf[start:]
-	setSequence(frame, w.flush)
-	offset := w.active.end + int64(start)
-	sealFrame(frame, w.active.seed, offset)
-	w.placed = append(w.placed, placement{
-		at:      location{segment: w.active.number, offset: uint32(offset), size: uint32(size)},
-		entries: r.Entries,
-	})
-	w.facts.take(r)
+	w.pending = append(w.pending, pendingRecord{record: r, start: start, size: len(w.buf) - start})
 	return nil
 }
 
@@ -223,57 +211,12 @@ func appendMessage(b []byte, m *pb.LogRecord) ([]byte, error) {
 	return b, err
 }
 
-// write writes out buf and makes its entries readable.
-func (w *wal) write() error {
-	if len(w.buf) == 0 {
-		return nil
-	}
-	s := w.active
-	invariant.Assert(s.end+int64(len(w.buf)) <= s.size, "segment %d: %d bytes at %d do not fit", s.number, len(w.buf), s.end)
-	if _, err := s.file.WriteAt(w.buf, s.end); err != nil {
-		return w.stop.fail("writing "+segmentName(s.number), err)
-	}
-	w.dirty = true
-	w.mu.Lock()
-	s.end += int64(len(w.buf))
-	for _, p := range w.placed {
-		w.note(s, p.entries, p.at)
-	}
-	w.mu.Unlock()
-	clear(w.placed)
-	w.buf, w.placed = w.buf[:0], w.placed[:0]
-	if cap(w.buf) > 2*maxRecordPayload {
-		w.buf = nil
-	}
-	w.prepareNext()
-	return nil
-}
-
 // note puts entries into the index; mu is held.
 func (w *wal) note(s *segment, entries []paxos.Entry, at location) {
 	for i := range entries {
 		s.covers(entries[i].Slot)
 		w.index.set(entries[i].Slot, at)
 	}
-}
-
-// roll begins a new segment for the frame that begins at start in buf: what is
-// before it still goes into the old one. The old segment is made durable
-// first, so that only the last one can ever have a torn tail.
-func (w *wal) roll(start int, size int64) error {
-	frame := w.buf[start:]
-	w.buf = w.buf[:start]
-	if err := w.write(); err != nil {
-		return err
-	}
-	if err := w.flushActive(); err != nil {
-		return err
-	}
-	if err := w.begin(size, nil); err != nil {
-		return err
-	}
-	w.buf = append(w.buf[:0], frame...)
-	return nil
 }
 
 // begin makes the next segment and makes it the active one; first is written
@@ -292,8 +235,6 @@ func (w *wal) begin(room int64, first *paxos.Record) error {
 		return w.stop.fail("making "+segmentName(number), err)
 	}
 	w.active = s
-	w.flush++
-	w.flushAt, w.dirty, w.markSlot = s.end, false, 0
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.segments = append(w.segments, s)
@@ -331,12 +272,13 @@ func (w *wal) create(h *pb.SegmentHeader, room int64, first *paxos.Record) (*seg
 	if err != nil {
 		return nil, nil, err
 	}
-	h.Size = max(w.segmentBytes, roundUp(headerAt+int64(len(header)+len(body))+room+markBlock, markBlock))
+	used := roundUp(int64(len(header)+len(body)), blockBytes) + blockBytes
+	h.Size = max(w.segmentBytes, used+roundUp(room, blockBytes)+blockBytes)
 	if header, err = encodeHeader(h); err != nil {
 		return nil, nil, err
 	}
 	s.size = h.Size
-	s.start = headerAt + int64(len(header))
+	s.start = int64(len(header))
 	s.end = s.start
 	for i := range placed {
 		frame := body[placed[i].at.offset:][:placed[i].at.size]
@@ -386,54 +328,30 @@ func (w *wal) firstRecords(h *pb.SegmentHeader, first *paxos.Record) (body []byt
 	return body, placed, nil
 }
 
-// fill writes a new segment's content and makes it durable.
+// fill writes a new segment's content, with its first mark, and makes it
+// durable. No flush touches its blocks again.
 func (w *wal) fill(s *segment, content []byte, flush uint64) error {
 	if err := s.file.Preallocate(s.size); err != nil {
 		return err
 	}
-	if _, err := s.file.WriteAt(content, headerAt); err != nil {
+	if _, err := s.file.WriteAt(content, 0); err != nil {
 		return err
 	}
-	m := mark{flush: flush, start: s.start, end: s.start}
+	m := mark{flush: flush, start: s.start, end: s.end}
 	if s.end > s.start {
-		m = mark{flush: flush + 1, start: s.start, end: s.end}
+		m.flush++
 	}
-	for i := range markCount {
-		if _, err := s.file.WriteAt(encodeMark(m, s.seed, i), markOffset(i)); err != nil {
-			return err
-		}
-	}
-	return s.file.Sync()
-}
-
-// sync makes everything appended durable.
-func (w *wal) sync() error {
-	w.writing.Lock()
-	defer w.writing.Unlock()
-	if err := w.stop.check(); err != nil {
+	at := roundUp(s.end, blockBytes)
+	block := make([]byte, blockBytes)
+	putMarkBlock(block, m, mark{}, s.seed, at, 0)
+	if _, err := s.file.WriteAt(block, at); err != nil {
 		return err
-	}
-	return w.flushActive()
-}
-
-// flushActive ends the flush: its mark and its records are made durable
-// together. An fsync that failed is never tried again.
-func (w *wal) flushActive() error {
-	if !w.dirty {
-		return nil
-	}
-	s := w.active
-	m := mark{flush: w.flush, start: w.flushAt, end: s.end}
-	if _, err := s.file.WriteAt(encodeMark(m, s.seed, w.markSlot), markOffset(w.markSlot)); err != nil {
-		return w.stop.fail("writing the mark of "+segmentName(s.number), err)
 	}
 	if err := s.file.Sync(); err != nil {
-		return w.stop.fail("making "+segmentName(s.number)+" durable", err)
+		return err
 	}
-	w.flush++
-	w.flushAt = s.end
-	w.markSlot = 1 - w.markSlot
-	w.dirty = false
+	w.flush = m.flush + 1
+	w.tail = tailBlock{newest: placedMark{m, at, 0}}
 	return nil
 }
 

@@ -125,7 +125,7 @@ func (f *walFound) takeHeader(h *pb.SegmentHeader) error {
 	}
 	c, err := DecodeConfiguration(h.Config)
 	if err != nil {
-		return &DamagedError{File: segmentName(h.Segment), Offset: headerAt, What: err.Error()}
+		return &DamagedError{File: segmentName(h.Segment), Offset: 0, What: err.Error()}
 	}
 	if c != nil && (facts.config == nil || paxos.Slot(h.ConfigSlot) > facts.configSlot) {
 		facts.config, facts.configSlot = c, paxos.Slot(h.ConfigSlot)
@@ -146,15 +146,7 @@ func (f *walFound) readEnd() error {
 		return err
 	}
 	w.active = active
-	w.flush = f.last.flush
-	for i, m := range f.last.marks {
-		if f.last.markOK[i] {
-			w.flush = max(w.flush, m.flush)
-		}
-	}
-	w.flush = max(w.flush, f.torn.laterFlush) + 1
-	w.flushAt = active.end
-	w.markSlot = 1 - f.last.best
+	w.flush = max(f.last.flush, f.last.best.flush, f.torn.laterFlush) + 1
 	w.first = w.index.lowest(w.facts.chosen)
 	return nil
 }
@@ -180,34 +172,43 @@ func (f *walFound) repair() (notes []string, err error) {
 		}
 		notes = append(notes, note)
 	}
-	if err := f.writeAgain(); err != nil {
-		return nil, err
-	}
-	w.dirty = true
-	return notes, w.sync()
+	return notes, f.writeAgain()
 }
 
-// writeAgain writes the last flush once more, byte for byte, so that the sync
-// that follows makes it durable in any case. If an earlier process stopped
-// because an fsync had failed, the kernel may show these bytes from its cache,
-// take them for written, and never write them.
+// writeAgain writes the last flush once more, byte for byte, and a mark behind it
+// that names all that was found, and makes both durable. If an earlier process
+// stopped because an fsync had failed, the kernel may show these bytes from its
+// cache, take them for written, and never write them.
 func (f *walFound) writeAgain() error {
-	s := f.wal.active
-	from := s.start
-	if f.last.best >= 0 {
-		from = min(f.last.marks[f.last.best].start, s.end)
+	w := f.wal
+	s, best := w.active, f.last.best
+	fail := func(err error) error {
+		return w.stop.fail("writing the last flush of "+segmentName(s.number)+" again", err)
 	}
 	win := &window{f: s.file, size: s.end}
-	for off := from; off < s.end; {
+	for off := min(best.start, s.end); off < s.end; {
 		b, err := win.at(off, windowBytes)
 		if err != nil {
 			return fmt.Errorf("reading the last flush of %s: %w", segmentName(s.number), err)
 		}
 		if _, err := s.file.WriteAt(b, off); err != nil {
-			return f.wal.stop.fail("writing the last flush of "+segmentName(s.number)+" again", err)
+			return fail(err)
 		}
 		off += int64(len(b))
 	}
+	// The best mark keeps its slot, so that it is there whatever becomes of this
+	// write.
+	m := placedMark{mark{flush: w.flush, start: min(best.start, s.end), end: s.end}, roundUp(s.end, blockBytes), 1 - best.slot}
+	block := make([]byte, blockBytes)
+	putMarkBlock(block, m.mark, best.mark, s.seed, m.at, m.slot)
+	if _, err := s.file.WriteAt(block, m.at); err != nil {
+		return fail(err)
+	}
+	if err := s.file.Sync(); err != nil {
+		return fail(err)
+	}
+	w.flush++
+	w.tail = tailBlock{newest: m}
 	return nil
 }
 
@@ -223,13 +224,18 @@ func (f *walFound) cutTail() (note string, err error) {
 	} else {
 		note += ", copy in " + copied
 	}
-	zeros := make([]byte, min(n, windowBytes))
-	for off := s.end; off < f.torn.last; off += int64(len(zeros)) {
-		if rest := f.torn.last - off; rest < int64(len(zeros)) {
-			zeros = zeros[:rest]
-		}
-		if _, err := s.file.WriteAt(zeros, off); err != nil {
-			return "", fmt.Errorf("cutting a torn write from %s: %w", name, err)
+	// The marks behind the last good record name it, and stay.
+	marks := roundUp(s.end, blockBytes)
+	behind := marks
+	if f.torn.marked {
+		behind += blockBytes
+	}
+	for _, part := range [][2]int64{{s.end, min(marks, f.torn.last)}, {behind, f.torn.last}} {
+		for off := part[0]; off < part[1]; off += windowBytes {
+			zeros := make([]byte, min(part[1]-off, windowBytes))
+			if _, err := s.file.WriteAt(zeros, off); err != nil {
+				return "", fmt.Errorf("cutting a torn write from %s: %w", name, err)
+			}
 		}
 	}
 	if err := s.file.Sync(); err != nil {

@@ -205,7 +205,7 @@ func (w *wal) install(base paxos.Slot, config *paxos.Configuration, promised pax
 	if err := w.stop.check(); err != nil {
 		return err
 	}
-	if err := w.flushActive(); err != nil {
+	if err := w.flushPending(); err != nil {
 		return err
 	}
 	given := slices.Clone(entries)

@@ -313,7 +313,7 @@ func isDiskFault(err error) bool {
 func (d *disk) crash() {
 	d.queue, d.beside, d.stuck = nil, nil, nil
 	if d.flushing && (d.p.w.plan.scripted || d.p.w.diskRandom.chance(700_000)) {
-		// The mark is written already; the flush of both does not end.
+		// All of it is written, and the flush does not end.
 		d.p.fs.StopAfter(1)
 		if err := d.p.storage.Sync(); err == nil {
 			d.p.w.fail("simulator", "%s: a flush that was to be interrupted has ended", d.p.name)

@@ -1,6 +1,7 @@
 package sim
 
 import (
+	"bytes"
 	"math/rand/v2"
 	"strings"
 )
@@ -34,7 +35,7 @@ func (p *process) crashDisk() {
 		w.happened(FaultPowerCut)
 		if kind == 5 {
 			// The records came, their mark did not.
-			p.keepOnly(FaultRecordAlone, unsynced, func(offset int64) bool { return offset >= marksEnd })
+			p.keepOnly(FaultRecordAlone, unsynced, false)
 			break
 		}
 		p.tear(unsynced)
@@ -42,7 +43,7 @@ func (p *process) crashDisk() {
 	case kind < 9:
 		w.happened(FaultPowerCut)
 		p.torn = true
-		p.keepOnly(FaultMarkAlone, unsynced, func(offset int64) bool { return offset < marksEnd })
+		p.keepOnly(FaultMarkAlone, unsynced, true)
 	default:
 		w.happened(FaultPowerCut)
 		p.torn = true
@@ -53,8 +54,35 @@ func (p *process) crashDisk() {
 	p.keepFull()
 }
 
-// marksEnd is where the marks of a segment end and its records begin.
-const marksEnd = 8192
+// logBlock is the unit in which the log is written, markSlot where the second
+// mark of a block of marks stands.
+const (
+	logBlock = 4096
+	markSlot = logBlock / 2
+	markSize = 40
+)
+
+// markBlocks tells which blocks of a segment are marks.
+func markBlocks(segment []byte) map[int64]bool {
+	marks := map[int64]bool{}
+	for at := 0; at+logBlock <= len(segment); at += logBlock {
+		if isMark(segment[at:]) || isMark(segment[at+markSlot:]) {
+			marks[int64(at)] = true
+		}
+	}
+	return marks
+}
+
+func isMark(b []byte) bool { return bytes.HasPrefix(b, []byte("lckdmark")) }
+
+// withoutMarks gives a segment with zeros for its marks.
+func withoutMarks(segment []byte) []byte {
+	out := bytes.Clone(segment)
+	for at := range markBlocks(segment) {
+		clear(out[at : at+logBlock])
+	}
+	return out
+}
 
 func (p *process) loseTail(unsynced int) {
 	p.w.happened(FaultPowerCut)
@@ -70,14 +98,20 @@ func (p *process) tear(unsynced int) {
 	}
 }
 
-// keepOnly is a power cut that kept, of what was not synced in the log, only
-// some places of each segment.
-func (p *process) keepOnly(f Fault, unsynced int, keep func(offset int64) bool) {
+// keepOnly is a power cut that kept, of what was not synced in the log, only the
+// blocks of marks, or only the others.
+func (p *process) keepOnly(f Fault, unsynced int, marks bool) {
 	if unsynced > 0 {
 		p.w.happened(f)
 	}
+	of := map[string]map[int64]bool{}
+	for _, name := range p.files("log", "") {
+		if data, err := p.fs.ReadFile(name); err == nil {
+			of[name] = markBlocks(data)
+		}
+	}
 	p.fs = p.fs.CrashKeep(func(name string, offset int64) bool {
-		return !strings.HasPrefix(name, "log/") || keep(offset)
+		return !strings.HasPrefix(name, "log/") || of[name][offset&^(logBlock-1)] == marks
 	})
 }
 
@@ -111,9 +145,9 @@ func (p *process) crashAsTold() {
 		p.loseTail(unsynced)
 	case keepMark:
 		p.torn = true
-		p.keepOnly(FaultMarkAlone, unsynced, func(offset int64) bool { return offset < marksEnd })
+		p.keepOnly(FaultMarkAlone, unsynced, true)
 	case keepRecord:
-		p.keepOnly(FaultRecordAlone, unsynced, func(offset int64) bool { return offset >= marksEnd })
+		p.keepOnly(FaultRecordAlone, unsynced, false)
 	case keepAll:
 		p.w.happened(FaultPowerCut)
 		p.fs = p.fs.CrashKeep(func(string, int64) bool { return true })

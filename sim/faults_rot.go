@@ -1,6 +1,7 @@
 package sim
 
 import (
+	"bytes"
 	"errors"
 	"sort"
 	"strings"
@@ -68,18 +69,10 @@ func (p *process) spots() []spot {
 	var out []spot
 	for _, name := range p.files("log", ".seg") {
 		data, err := p.fs.ReadFile(name)
-		if err != nil || len(data) <= marksEnd {
+		if err != nil {
 			continue
 		}
-		end := int64(len(data))
-		for end > marksEnd && data[end-1] == 0 {
-			end--
-		}
-		const markSize, markEvery = 40, 4096
-		out = append(out, spot{FaultRottenMark, name, 0, markSize}, spot{FaultRottenMark, name, markEvery, markEvery + markSize})
-		if end > marksEnd {
-			out = append(out, spot{FaultRottenRecord, name, marksEnd, end})
-		}
+		out = append(out, segmentSpots(name, data)...)
 	}
 	for _, name := range p.files("snap", ".snap") {
 		if data, err := p.fs.ReadFile(name); err == nil && len(data) > 0 {
@@ -88,6 +81,34 @@ func (p *process) spots() []spot {
 	}
 	if data, err := p.fs.ReadFile("identity"); err == nil && len(data) > 0 {
 		out = append(out, spot{FaultRottenIdentity, "identity", 0, int64(len(data))})
+	}
+	return out
+}
+
+// segmentSpots gives the newest marks of a segment, and the runs of blocks that
+// hold its header and records.
+func segmentSpots(name string, segment []byte) (out []spot) {
+	marks := markBlocks(segment)
+	newest, from := int64(-1), int64(-1)
+	for at := int64(0); at <= int64(len(segment)); at += logBlock {
+		used := at < int64(len(segment)) && !marks[at]
+		switch {
+		case used && from < 0:
+			from = at
+		case !used && from >= 0:
+			if n := int64(len(bytes.TrimRight(segment[from:at], "\x00"))); n > 0 {
+				out = append(out, spot{FaultRottenRecord, name, from, from + n})
+			}
+			from = -1
+		}
+		if marks[at] {
+			newest = at
+		}
+	}
+	for slot := newest; newest >= 0 && slot <= newest+markSlot; slot += markSlot {
+		if isMark(segment[slot:]) {
+			out = append(out, spot{FaultRottenMark, name, slot, slot + markSize})
+		}
 	}
 	return out
 }

@@ -2,6 +2,9 @@ package sim
 
 import (
 	"bytes"
+	"cmp"
+	"encoding/binary"
+	"slices"
 	"strings"
 )
 
@@ -22,17 +25,20 @@ func (d *director) damage(r *process, what string) {
 		d.fail("reading %s of %s: %v", last, r.name, err)
 		return
 	}
-	end := int64(len(bytes.TrimRight(data, "\x00")))
+	records := withoutMarks(data)
+	end := int64(len(bytes.TrimRight(records, "\x00")))
 	switch what {
 	case "last-record":
 		d.flip(r, FaultRottenRecord, last, end-1)
 	case "first-record":
-		d.flip(r, FaultRottenRecord, last, firstRecord(data)+24)
-	case "mark":
-		d.flip(r, FaultRottenMark, last, 16)
-	case "marks":
-		d.flip(r, FaultRottenMark, last, 16)
-		d.flip(r, FaultRottenMark, last, 4096+16)
+		d.flip(r, FaultRottenRecord, last, firstRecord(records)+24)
+	case "mark", "marks":
+		for _, s := range newestMarks(last, data) {
+			d.flip(r, FaultRottenMark, last, s.from+16)
+			if what == "mark" {
+				break
+			}
+		}
 	case "snapshot":
 		d.flipSnapshot(r, snapshots[len(snapshots)-1])
 	case "snapshots":
@@ -57,11 +63,22 @@ func (d *director) damage(r *process, what string) {
 	}
 }
 
+// newestMarks gives the marks behind the last record, the newest first.
+func newestMarks(name string, segment []byte) (out []spot) {
+	for _, s := range segmentSpots(name, segment) {
+		if s.fault == FaultRottenMark {
+			out = append(out, s)
+		}
+	}
+	flush := func(s spot) uint64 { return binary.LittleEndian.Uint64(segment[s.from+16:]) }
+	slices.SortFunc(out, func(a, b spot) int { return cmp.Compare(flush(b), flush(a)) })
+	return out
+}
+
 // firstRecord finds the second frame of a segment: the first is its header.
 func firstRecord(segment []byte) int64 {
-	const header = 8192
-	at := bytes.Index(segment[header+4:], []byte("LkF1"))
-	return int64(header + 4 + max(at, 0))
+	at := bytes.Index(segment[4:], []byte("LkF1"))
+	return int64(4 + max(at, 0))
 }
 
 func (d *director) flip(r *process, f Fault, name string, offset int64) {

@@ -211,11 +211,25 @@ type failingFile struct {
 }
 
 func (f failingFile) Sync() error {
+	if err := f.fs.failed(); err != nil {
+		return err
+	}
+	return f.File.Sync()
+}
+
+func (f failingFile) WriteSync(p []byte, off int64) error {
+	if err := f.fs.failed(); err != nil {
+		return err
+	}
+	return f.File.WriteSync(p, off)
+}
+
+func (f failingFS) failed() error {
 	select {
-	case <-f.fs.broken:
+	case <-f.broken:
 		return errBroken
 	default:
-		return f.File.Sync()
+		return nil
 	}
 }
 

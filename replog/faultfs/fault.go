@@ -2,6 +2,7 @@ package faultfs
 
 import (
 	"errors"
+	"fmt"
 	"io/fs"
 )
 
@@ -231,6 +232,18 @@ func (f *file) Sync() error {
 	}
 	f.n.sync()
 	return nil
+}
+
+// WriteSync is a write and a sync, counted as both: the power may go between
+// them, and then any part of the write is there.
+func (f *file) WriteSync(p []byte, off int64) error {
+	if off%blockBytes != 0 || len(p)%blockBytes != 0 {
+		return fmt.Errorf("write and sync %d bytes of %s at %d: not aligned to %d: %w", len(p), f.name, off, blockBytes, fs.ErrInvalid)
+	}
+	if _, err := f.WriteAt(p, off); err != nil {
+		return err
+	}
+	return f.Sync()
 }
 
 func (f *file) Close() error {

@@ -173,7 +173,7 @@ func (n *inode) same() *inode {
 
 // crash gives what is left of the file. Each sector, and the size, is as it was
 // after some number of the pending changes; with ordered it is the same number
-// for all, and the last change may be torn.
+// for all, and of one change more there may be a first part.
 func (n *inode) crash(l loss, name string) *inode {
 	out := newInode()
 	out.durable = n.durable.share()
@@ -200,16 +200,16 @@ func (n *inode) cuts(rng *rand.Rand, mode mode, count int) func(sector int64) in
 	drawn := map[int64]int{}
 	if mode == ordered {
 		whole := rng.IntN(count + 1)
+		torn := int64(-1) // up to here, in sectors, the next change made it
+		if whole < count {
+			next := n.pending[whole]
+			torn = (next.off + int64(rng.IntN(len(next.data)+1))) / sectorBytes
+		}
 		return func(sector int64) int {
-			cut, ok := drawn[sector]
-			if !ok {
-				cut = whole
-				if whole < count && rng.IntN(2) == 0 {
-					cut++ // this sector of the next change made it
-				}
-				drawn[sector] = cut
+			if sector < torn {
+				return whole + 1
 			}
-			return cut
+			return whole
 		}
 	}
 	per := int64(1)
