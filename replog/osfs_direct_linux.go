@@ -233,11 +233,11 @@ func (d *directFile) WriteSync(p []byte, off int64) error {
 	defer d.mu.Unlock()
 	switch {
 	case d.ring == 0:
-		return d.failed("starting", p, off, fs.ErrClosed)
+		return d.failed(p, off, fs.ErrClosed)
 	case !isAligned(p) || off < 0 || off%directAlign != 0:
-		return d.failed("starting", p, off, fmt.Errorf("place and memory must be multiples of %d", directAlign))
+		return d.failed(p, off, fmt.Errorf("place and memory must be multiples of %d", directAlign))
 	case d.submitted:
-		return d.failed("starting", p, off, errors.New("the end of the write before is not known"))
+		return d.failed(p, off, errors.New("the end of the write before is not known"))
 	case len(p) == 0:
 		return nil
 	}
@@ -245,14 +245,14 @@ func (d *directFile) WriteSync(p []byte, off int64) error {
 		res, err := d.write(p, off)
 		switch {
 		case err != nil:
-			return d.failed("waiting for it", p, off, err)
+			return d.failed(p, off, err)
 		case res == -int64(unix.EINTR):
 			// A signal came before anything was reported: as with fdatasync,
 			// the same again.
 		case res < 0:
-			return d.failed("writing", p, off, syscall.Errno(-res))
+			return d.failed(p, off, syscall.Errno(-res))
 		case res != int64(len(p)):
-			return d.failed("writing", p, off, fmt.Errorf("%d bytes were written: %w", res, io.ErrShortWrite))
+			return d.failed(p, off, fmt.Errorf("%d bytes were written: %w", res, io.ErrShortWrite))
 		default:
 			return nil
 		}
@@ -334,11 +334,14 @@ func (d *directFile) reap(least uintptr, within *unix.Timespec) bool {
 	}
 }
 
-func (d *directFile) failed(doing string, p []byte, off int64, err error) error {
-	return fmt.Errorf("direct write of %d bytes at %d of %s: %s: %w", len(p), off, d.name, doing, err)
+func (d *directFile) failed(p []byte, off int64, err error) error {
+	return fmt.Errorf("direct write of %d bytes at %d of %s: %w", len(p), off, d.name, err)
 }
 
-// Close waits for a write that is under way, and gives everything back.
+// Close waits for a write that is under way, and gives everything back. It
+// sleeps for some tens of milliseconds (io_destroy waits until no processor of
+// the machine can still use the ring, an RCU grace period): call it beside what
+// is urgent.
 func (d *directFile) Close() error {
 	d.mu.Lock()
 	defer d.mu.Unlock()

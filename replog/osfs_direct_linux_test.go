@@ -262,7 +262,7 @@ func TestDirectWriteFails(t *testing.T) {
 			}
 		}
 		err := d.WriteSync(p, 1<<62)
-		if d.file != nil && err != nil && !strings.Contains(err.Error(), "8192 bytes at 4611686018427387904 of "+path) {
+		if err != nil && !strings.Contains(err.Error(), "8192 bytes at 4611686018427387904 of "+path) {
 			t.Errorf("beyond any file: %v", err)
 		}
 		// Ext4 (of blocks of 4096) ends a block before 16 TiB: half of it fits.
@@ -283,7 +283,7 @@ func TestDirectWriteFails(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := readOnly.WriteSync(p, 0); !errors.Is(err, unix.EBADF) || !strings.Contains(err.Error(), path+": waiting") {
+		if err := readOnly.WriteSync(p, 0); !errors.Is(err, unix.EBADF) || !strings.Contains(err.Error(), path+": io_submit: ") {
 			t.Errorf("a file open for reading: %v", err)
 		}
 		if err := readOnly.Close(); err != nil {
@@ -342,7 +342,7 @@ func TestDirectLeavesNoDescriptors(t *testing.T) {
 	}
 	onDirectFiles(t, 4*directAlign, func(t *testing.T, d *directFile, path string) {
 		before := count()
-		for range 50 {
+		for range 15 {
 			other, err := openDirect(path)
 			if err != nil {
 				t.Fatal(err)
