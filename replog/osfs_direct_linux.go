@@ -26,7 +26,7 @@ import (
 // durable, without a thread that waits for the disk: the write is handed to the
 // kernel (io_submit), which signals its end by an eventfd, and for this the
 // goroutine waits as for a connection, in the runtime's poller. One durable
-// write is one request, where a write and an fdatasync are two.
+// write is one call, where a write and an fdatasync are two.
 //
 // Durable means the following. The write has IOCB_DSYNC (by RWF_DSYNC), so the
 // kernel ends it in one of two ways, both before it reports the completion
