@@ -1,0 +1,19 @@
+//go:build !linux || !(386 || amd64 || arm || arm64 || loong64 || mips64le || mipsle || ppc64le || riscv64)
+
+package replog
+
+import "fmt"
+
+// directFile is not there on this system: openDirect makes none.
+type directFile struct{}
+
+// openDirect always ends in errDirectUnavailable.
+func openDirect(path string) (*directFile, error) {
+	return nil, fmt.Errorf("opening %s: %w: not on this system", path, errDirectUnavailable)
+}
+
+// WriteSync fails.
+func (*directFile) WriteSync([]byte, int64) error { return errDirectUnavailable }
+
+// Close has nothing to close.
+func (*directFile) Close() error { return nil }
