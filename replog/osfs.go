@@ -12,7 +12,8 @@ import (
 
 // OSFS is the real file system, rooted in a directory.
 type OSFS struct {
-	dir string
+	dir    string
+	direct directWriter
 }
 
 var (
@@ -65,7 +66,7 @@ func (o *OSFS) open(name string, flags int) (File, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &osFile{f: f}, nil
+	return &osFile{f: f, fs: o}, nil
 }
 
 // Rename implements FS.
@@ -157,7 +158,7 @@ func (o *OSFS) Lock() (release func() error, err error) {
 	if info, err := f.Stat(); err == nil && (info.Size() == 0 || readPID(f) != 0) && f.Truncate(0) == nil {
 		_, _ = f.WriteAt([]byte(strconv.Itoa(os.Getpid())+"\n"), 0)
 	}
-	return f.Close, nil
+	return func() error { return errors.Join(o.direct.close(), f.Close()) }, nil
 }
 
 func readPID(f *os.File) int {
@@ -175,7 +176,8 @@ const preallocateSync = 8 << 20
 
 // osFile is an open file.
 type osFile struct {
-	f *os.File
+	f  *os.File
+	fs *OSFS
 }
 
 func (f *osFile) ReadAt(p []byte, off int64) (int, error)  { return f.f.ReadAt(p, off) }
@@ -185,6 +187,9 @@ func (f *osFile) Close() error                             { return f.f.Close() 
 func (f *osFile) Sync() error                              { return syncData(f.f) }
 
 func (f *osFile) WriteSync(p []byte, off int64) error {
+	if done, err := f.fs.direct.write(f, p, off); done || err != nil {
+		return err
+	}
 	if _, err := f.f.WriteAt(p, off); err != nil {
 		return err
 	}

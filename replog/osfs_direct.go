@@ -2,6 +2,9 @@ package replog
 
 import (
 	"errors"
+	"fmt"
+	"io/fs"
+	"sync"
 	"unsafe"
 
 	"github.com/seed70370324/lockd/internal/invariant"
@@ -30,4 +33,66 @@ func alignedBytes(n int) []byte {
 // isAligned reports whether b may be written directly as far as its memory goes.
 func isAligned(b []byte) bool {
 	return len(b)%directAlign == 0 && uintptr(unsafe.Pointer(unsafe.SliceData(b)))%directAlign == 0
+}
+
+// directWriter writes the files of a directory directly, one after the other,
+// as long as the system does it.
+type directWriter struct {
+	mu   sync.Mutex
+	to   *directFile
+	of   *osFile // whose file that is
+	none bool    // the system does not do it: for good
+}
+
+// write is osFile.WriteSync, if it is done; false: it is not, and nothing is
+// written.
+func (w *directWriter) write(f *osFile, p []byte, off int64) (done bool, err error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.none || !isAligned(p) || off%directAlign != 0 {
+		return false, nil
+	}
+	if w.of != f {
+		err := w.turnTo(f)
+		if errors.Is(err, errDirectUnavailable) {
+			w.none = true
+			return false, w.drop()
+		} else if err != nil {
+			return true, err
+		}
+	}
+	return true, w.to.WriteSync(p, off)
+}
+
+func (w *directWriter) turnTo(f *osFile) (err error) {
+	// The file may have another name by now.
+	path := fmt.Sprintf("/proc/self/fd/%d", f.f.Fd())
+	if w.to == nil {
+		w.to, err = openDirect(path)
+	} else {
+		err = w.to.turnTo(path)
+	}
+	switch {
+	case err == nil:
+		w.of = f
+	case errors.Is(err, fs.ErrNotExist), errors.Is(err, fs.ErrPermission):
+		err = fmt.Errorf("%w: %w", errDirectUnavailable, err) // no /proc, or one that is closed to us
+	}
+	return err
+}
+
+func (w *directWriter) drop() error {
+	d := w.to
+	w.to, w.of = nil, nil
+	if d == nil {
+		return nil
+	}
+	return d.Close()
+}
+
+// close gives back what there is. Another write begins anew.
+func (w *directWriter) close() error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.drop()
 }

@@ -119,12 +119,9 @@ const (
 // The error is errDirectUnavailable where it is not done: the caller then writes
 // in the ordinary way for good.
 func openDirect(path string) (*directFile, error) {
-	file, err := os.OpenFile(path, os.O_RDWR|unix.O_DIRECT, 0)
-	switch {
-	case errors.Is(err, unix.EINVAL), errors.Is(err, unix.EOPNOTSUPP):
-		return nil, unavailable("opening for direct writes", err)
-	case err != nil:
-		return nil, fmt.Errorf("opening for direct writes: %w", err)
+	file, err := openPastCache(path)
+	if err != nil {
+		return nil, err
 	}
 	d, err := newDirect(file)
 	if err != nil {
@@ -134,6 +131,31 @@ func openDirect(path string) (*directFile, error) {
 		return nil, errors.Join(err, d.Close())
 	}
 	return d, nil
+}
+
+func openPastCache(path string) (*os.File, error) {
+	file, err := os.OpenFile(path, os.O_RDWR|unix.O_DIRECT, 0)
+	switch {
+	case errors.Is(err, unix.EINVAL), errors.Is(err, unix.EOPNOTSUPP):
+		return nil, unavailable("opening for direct writes", err)
+	case err != nil:
+		return nil, fmt.Errorf("opening for direct writes: %w", err)
+	}
+	return file, nil
+}
+
+// turnTo goes on with another file, and tries it as openDirect does: what is
+// slow to give back (see Close) serves one file after the other.
+func (d *directFile) turnTo(path string) error {
+	file, err := openPastCache(path)
+	if err != nil {
+		return err
+	}
+	d.mu.Lock()
+	old := d.file
+	d.file, d.name = file, path
+	d.mu.Unlock()
+	return errors.Join(old.Close(), d.probe())
 }
 
 // newDirect takes over a file that was opened with O_DIRECT, unless it fails.

@@ -12,6 +12,9 @@ func openDirect(path string) (*directFile, error) {
 	return nil, fmt.Errorf("opening %s: %w: not on this system", path, errDirectUnavailable)
 }
 
+// turnTo fails.
+func (*directFile) turnTo(string) error { return errDirectUnavailable }
+
 // WriteSync fails.
 func (*directFile) WriteSync([]byte, int64) error { return errDirectUnavailable }
 

@@ -1,8 +1,6 @@
 package replog
 
 import (
-	"unsafe"
-
 	"github.com/seed70370324/lockd/internal/invariant"
 )
 
@@ -139,11 +137,4 @@ func (w *wal) imageOf(n int) []byte {
 		w.image = alignedBytes(max(n, 16*blockBytes))
 	}
 	return w.image[:n]
-}
-
-// alignedBytes gives n zero bytes that begin at a multiple of blockBytes.
-func alignedBytes(n int) []byte {
-	b := make([]byte, n+blockBytes)
-	off := int(-uintptr(unsafe.Pointer(unsafe.SliceData(b))) & (blockBytes - 1))
-	return b[off : off+n : off+n]
 }
