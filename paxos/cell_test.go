@@ -191,6 +191,9 @@ func (c *cell) take(n *node) {
 	if err := n.r.Check(); err != nil {
 		fail("replica %d after Take: %v", n.id, err)
 	}
+	if due := n.r.Due(c.now); due <= c.now {
+		fail("replica %d has something to do at %v, and at %v Take has left it undone", n.id, due, c.now)
+	}
 	c.hist.took(c, n, &e)
 	if c.show != nil {
 		c.show.took(n, &e)
