@@ -179,12 +179,12 @@ func (c *cell) crash(n *node, keep int) {
 			n.disk.write(o.record)
 		}
 	}
-	c.count(n)
+	c.tally(n)
 	n.r, n.owed, n.reads = nil, nil, nil
 }
 
-// count adds what a life of a replica has held back.
-func (c *cell) count(n *node) {
+// tally adds what a life of a replica has held back.
+func (c *cell) tally(n *node) {
 	t := n.r.Status().Thrift
 	c.thrift.HeldBack += t.HeldBack
 	c.thrift.Hedged += t.Hedged

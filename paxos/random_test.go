@@ -159,7 +159,7 @@ func runSchedule(n int, choose func(n int) int, steps int, p *player) (c *cell, 
 	}
 	s.calm()
 	for _, n := range s.c.nodes {
-		s.c.count(n)
+		s.c.tally(n)
 	}
 	return s.c, nil
 }
