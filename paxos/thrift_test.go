@@ -136,6 +136,20 @@ func TestSlowFirstIsReplaced(t *testing.T) {
 	}
 }
 
+// A slot that nothing follows is hedged in time too: the leader wakes for it.
+func TestLoneSlotIsHedged(t *testing.T) {
+	l := newLab(t, members(3), paxos.Options{})
+	l.slow(3, ms)
+	l.run(3*time.Second, ms)
+	l.slow(2, time.Hour)
+	l.run(l.tock+21*ms-l.now, 0) // just behind a tick
+	l.forget()
+	l.run(10*ms, time.Hour)
+	if l.count != 1 || l.slowest != 4*ms {
+		t.Errorf("%d slots are chosen, the slowest after %v", l.count, l.slowest)
+	}
+}
+
 // Where both followers are slow, they are not hedged all the time: what is slow
 // for this cell is twice what is usual.
 func TestSlowNetworkIsNotHedged(t *testing.T) {
