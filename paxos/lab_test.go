@@ -49,7 +49,7 @@ func newLab(t *testing.T, conf paxos.Configuration, o paxos.Options) *lab {
 		asked: map[paxos.Slot]time.Duration{}, sentn: map[paxos.ReplicaID]paxos.Slot{}}
 	l.forget()
 	l.delay = func(paxos.ReplicaID, paxos.ReplicaID) time.Duration { return 200 * time.Microsecond }
-	o.MemoryBytes = 16 << 10 // each Step is followed by a look at all of it
+	o.MemoryBytes = 4 << 10 // each Step is followed by a look at all of it
 	l.cell = newCellOf(conf, true, o, nil)
 	l.show = l
 	for _, n := range l.nodes {
