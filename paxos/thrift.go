@@ -24,8 +24,10 @@ const (
 	hurryMax = 20 * time.Millisecond
 	// judgedSlots is how many slots at least a leader judges its followers by.
 	judgedSlots = 8
-	// eagerMost bounds for how many times EagerTime misses make it eager.
-	eagerMost = 64
+	// eagerLeast and eagerMost bound for how long misses make a leader eager: a
+	// part of EagerTime, and a multiple of it.
+	eagerLeast = 32
+	eagerMost  = 16
 )
 
 // Never is an instant that does not come.
@@ -207,15 +209,17 @@ func (r *Replica) observe(own, n Slot) {
 	}
 }
 
-// beEager follows a miss. One that comes sooner than the time it was eager
-// before doubles that time; so it is eager for most of the time where misses are
-// frequent, and for little of it where they are rare.
+// beEager follows a miss. If the thrift that it ends was shorter than the
+// shortest eager time, the next eager time is twice the last, else half of it. A
+// miss costs some milliseconds and thrift saves a good part of each slot, so
+// misses that are not frequent leave it thrifty most of the time.
 func (r *Replica) beEager() {
 	t := &r.lead.thrift
-	if r.now-t.since < t.eager {
+	least := r.o.EagerTime / eagerLeast
+	if r.now-t.since < least {
 		t.eager = min(2*t.eager, eagerMost*r.o.EagerTime)
 	} else {
-		t.eager = r.o.EagerTime
+		t.eager = max(t.eager/2, least)
 	}
 	t.on = false
 	r.judgeAgain()

@@ -183,15 +183,15 @@ func TestLeaderWithASlowDiskIsEager(t *testing.T) {
 	}
 }
 
-// Misses make a leader eager, the more often the longer, up to a bound; good
-// times make it as thrifty as a new one again.
+// Misses that follow one another at once make a leader eager for longer and
+// longer, up to a bound; those that are rare make it eager for less and less.
 func TestMissesMakeEager(t *testing.T) {
-	l := newLab(t, members(3), paxos.Options{EagerTime: 100 * ms})
+	l := newLab(t, members(3), paxos.Options{EagerTime: 1600 * ms})
 	eager := func() time.Duration { // until it is thrifty again
 		t.Helper()
-		for begin := l.now; l.now-begin < 20*time.Second; {
+		for begin := l.now; l.now-begin < 40*time.Second; {
 			l.forget()
-			l.run(20*ms, ms)
+			l.run(10*ms, 2*ms)
 			if len(l.spared()) > 0 {
 				return l.now - begin
 			}
@@ -200,31 +200,26 @@ func TestMissesMakeEager(t *testing.T) {
 		return 0
 	}
 	eager()
-	miss := func() {
+	for i, want := range []time.Duration{3200, 6400, 12800, 25600, 25600, 12800, 6400, 3200, 1600, 800, 400, 200, 100, 50, 50} {
+		if i >= 5 {
+			l.run(100*ms, 2*ms)
+			l.forget()
+			l.run(10*ms, 2*ms)
+		}
 		first := paxos.ReplicaID(2)
-		if l.spared()[0] == 2 {
+		if s := l.spared(); len(s) == 1 && s[0] == 2 {
 			first = 3
 		}
 		before := l.thrift().Misses
 		l.slow(first, 30*ms)
-		l.run(10*ms, ms)
+		l.run(10*ms, 2*ms)
 		l.slow(0, 0)
 		if l.thrift().Misses == before {
 			t.Fatal("there is no miss")
 		}
-	}
-	for _, want := range []time.Duration{200, 400, 800, 1600, 3200, 6400, 6400} {
-		miss()
-		if got := eager(); got < want*ms || got > want*ms+100*ms {
-			t.Errorf("eager for %v after a miss, want %v", got, want*ms)
+		if got := eager(); got < want*ms-10*ms || got > want*ms+60*ms {
+			t.Errorf("eager for %v after miss %d, want %v", got, i+1, want*ms)
 		}
-	}
-	l.run(10*time.Second, 10*ms)
-	l.forget()
-	l.run(20*ms, ms)
-	miss()
-	if got := eager(); got < 100*ms || got > 200*ms {
-		t.Errorf("eager for %v after a miss in good times", got)
 	}
 }
 

@@ -57,29 +57,31 @@ func (l *loop) run(ctx context.Context) {
 		// Requests gather while a flush or a round is under way, until they are
 		// enough or its end wakes the loop, or Due says that it lasts too long. With
 		// each tick everything is taken.
-		now := clock.Now()
+		before := clock.Now()
 		var left mood
 		left.flush, left.votes = l.rep.Awaits()
-		if now-l.lastTick < tickEvery {
-			left.gather = l.rep.Gathering(now)
+		if before-l.lastTick < tickEvery {
+			left.gather = l.rep.Gathering(before)
 		}
-		due := min(l.rep.Due(now), l.lastTick+tickEvery)
 		letters := l.box.swap(empty, left)
 		// The clock is read after the letters were taken: an arrival is stamped
 		// late rather than early, which can only shorten a client's lease, and a
 		// leadership round begun for it is stamped early rather than late.
-		now = clock.Now()
+		now := clock.Now()
 		invariant.Assert(now >= l.lastTick, "the clock went back from %v to %v", l.lastTick, now)
 		tick := now-l.lastTick >= tickEvery
-		if len(letters) == 0 && due > now {
-			empty = letters
-			timer.Reset(due - now)
-			select {
-			case <-l.box.wake:
-			case <-timer.C:
-			case <-ctx.Done():
+		if len(letters) == 0 {
+			// As of the instant at which it was decided what is left in the mailbox.
+			if due := min(l.rep.Due(before), l.lastTick+tickEvery); due > now {
+				empty = letters
+				timer.Reset(due - now)
+				select {
+				case <-l.box.wake:
+				case <-timer.C:
+				case <-ctx.Done():
+				}
+				continue
 			}
-			continue
 		}
 		if tick {
 			l.lastTick = now
