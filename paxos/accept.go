@@ -34,6 +34,7 @@ type leadership struct {
 	round    *readRound
 
 	retiring *retirement // hand-over under way: proposes and serves nothing more
+	thrift   thrift
 }
 
 // follower is the leader's view of another member.
@@ -47,8 +48,12 @@ type follower struct {
 	heard    time.Duration
 	beat     uint64 // highest heartbeat round acknowledged
 	voter    bool
-	// progressAt is when accepted last grew or a resend began.
+	// progressAt is when accepted last grew, a resend began, or something was
+	// sent when nothing was outstanding.
 	progressAt time.Duration
+	// first: it is asked first, see thrift; timely is how often it was in time.
+	first  bool
+	timely uint64
 }
 
 // newLeadership begins with what the promises told of each follower. One that
@@ -56,6 +61,7 @@ type follower struct {
 // older ballot once more: without them its votes behind them would not count.
 func newLeadership(r *Replica, promised map[ReplicaID]Slot) *leadership {
 	l := &leadership{since: r.now, next: r.chosen + 1, beat: r.rng.Uint64() >> 32}
+	l.thrift.since, l.thrift.eager = r.now, r.o.EagerTime
 	for _, m := range r.cfg.Members {
 		if m.ID != r.o.ID {
 			sent := r.chosen
@@ -136,10 +142,22 @@ func (r *Replica) Gathering(now time.Duration) int {
 	if l == nil || r.role != Leader || l.pendingBytes >= r.o.BatchBytes {
 		return 0
 	}
-	if !(len(r.owed) > 0 && now-r.owed[0].at < flushPatience || l.next-1 > r.chosen && now-l.cutAt < roundPatience) {
+	if r.gatheredAt(now) <= now {
 		return 0
 	}
 	return max(0, r.underWay()-len(l.pending))
+}
+
+// gatheredAt is when commands gather no longer, whatever is under way; now, if
+// nothing is that they wait for.
+func (r *Replica) gatheredAt(now time.Duration) time.Duration {
+	if len(r.owed) > 0 {
+		now = max(now, r.owed[0].at+flushPatience)
+	}
+	if r.lead.next-1 > r.chosen {
+		now = max(now, r.lead.cutAt+roundPatience)
+	}
+	return now
 }
 
 // underWay counts the commands in open slots.
@@ -153,26 +171,30 @@ func (r *Replica) underWay() int {
 	return n
 }
 
-// Awaits reports whether anything depends on the end of the own flush, and on
-// the votes (MsgAccepted) of others: if not, those events may be given late, up
-// to the next Tick. A follower's own votes have left with the flush; a leader
-// with nothing open and nothing to send learns nothing urgent from a vote.
-func (r *Replica) Awaits() (flush, votes bool) {
+// Awaits reports whether anything depends on the end of the own flush, and
+// above which slot anything depends on the votes (MsgAccepted) of others, NoSlot:
+// on none. Other such events may be given late, up to the next Tick. A
+// follower's own votes have left with the flush; a leader learns nothing urgent
+// from votes for what is chosen, unless they let it send more.
+func (r *Replica) Awaits() (flush bool, votes Slot) {
 	flush = r.role != Follower || r.leader == 0
 	l := r.lead
-	if l == nil {
-		return flush, false
+	switch {
+	case l == nil:
+		return flush, NoSlot
+	case l.retiring != nil:
+		return flush, 0
 	}
-	votes = l.next-1 > r.chosen || l.retiring != nil
+	last := l.next - 1
 	for _, p := range l.peers {
-		votes = votes || p.sent < l.next-1 && p.accepted < p.sent
+		if p.sent < last && p.accepted < p.sent && !r.spare(p) && !r.fetches(p) {
+			return flush, 0
+		}
 	}
-	return flush, votes
-}
-
-// Overdue reports whether commands wait that Take would put into slots now.
-func (r *Replica) Overdue(now time.Duration) bool {
-	return r.lead != nil && len(r.lead.pending) > 0 && r.windowOpen() && r.Gathering(now) == 0
+	if last > r.chosen {
+		return flush, r.chosen
+	}
+	return flush, NoSlot
 }
 
 // windowOpen reports whether another slot may be opened. The window bounds
@@ -189,6 +211,7 @@ func (r *Replica) proposeIn(s Slot, v Value) {
 		invariant.Assert(false, "slot %d is proposed twice at %v", s, r.ballot)
 	}
 	r.store(Entry{Slot: s, Ballot: r.ballot, Value: v})
+	r.log.get(s).at = r.now
 	r.lead.next = s + 1
 }
 
@@ -213,24 +236,25 @@ func (r *Replica) store(e Entry) {
 // is taken on until some of it is durable.
 func (r *Replica) diskBehind() bool { return r.unflushed > flushWindows*r.o.WindowBytes }
 
-// sendAccepts streams open slots to the followers. A follower that is too far
-// behind to store them gets none: it fetches what is chosen.
+// sendAccepts streams open slots to the followers; see sendTo for how far. A
+// follower that is too far behind to store them gets none: it fetches what is
+// chosen.
 func (r *Replica) sendAccepts() {
 	l := r.lead
-	last := l.next - 1
+	hurries := r.hurries()
 	var shared []Entry // followers that are equally far get the same slice
-	var from Slot
+	var from, upTo Slot
 	for _, p := range l.peers {
-		if p.sent >= last || p.chosen+Slot(aheadWindows*r.o.WindowSlots) < r.chosen {
-			continue
-		}
-		if p.sent+1 < r.log.base {
+		to := r.sendTo(p, hurries)
+		if p.sent < to && p.sent+1 < r.log.base {
 			p.sent = r.chosen // older ones are no longer in memory
 		}
-		to := min(last, max(p.accepted, r.chosen)+Slot(2*r.o.WindowSlots))
+		if p.sent < to && p.sent <= p.accepted {
+			p.progressAt = r.now // before, there was nothing that it could have answered
+		}
 		for p.sent < to {
-			if shared == nil || from != p.sent+1 {
-				from = p.sent + 1
+			if shared == nil || from != p.sent+1 || upTo != to {
+				from, upTo = p.sent+1, to
 				shared = r.log.collect(from, to, 2*r.o.BatchBytes)
 			}
 			if len(shared) == 0 {
@@ -238,6 +262,9 @@ func (r *Replica) sendAccepts() {
 			}
 			r.send(Message{Kind: MsgAccept, To: p.id, Ballot: r.ballot, Chosen: r.chosen, Entries: shared})
 			p.sent = shared[len(shared)-1].Slot
+		}
+		if r.spare(p) && !r.fetches(p) && r.chosen >= p.sent+r.holdSlots() {
+			invariant.Assert(false, "replica %d has been sent slots up to %d, and %d are chosen: too much is held back", p.id, p.sent, r.chosen)
 		}
 	}
 }

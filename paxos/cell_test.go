@@ -18,6 +18,9 @@ type cell struct {
 	hist  *history
 	show  watcher
 	small paxos.Options // the limits of the replicas
+	conf  paxos.Configuration
+
+	thrift paxos.ThriftCounts // of lives that have ended
 }
 
 // watcher is told what happens, for the transcripts.
@@ -131,8 +134,12 @@ var foundingBallot = paxos.Ballot{Round: 1, Replica: 1}
 // on every disk. They have been up for as long as a replica that has just
 // started promises nothing.
 func newCell(n int, founded bool, small paxos.Options, show watcher) *cell {
-	c := &cell{cut: make(map[[2]paxos.ReplicaID]bool), hist: newHistory(n), show: show, small: small}
-	conf := members(n)
+	return newCellOf(members(n), founded, small, show)
+}
+
+func newCellOf(conf paxos.Configuration, founded bool, small paxos.Options, show watcher) *cell {
+	n := len(conf.Members)
+	c := &cell{cut: make(map[[2]paxos.ReplicaID]bool), hist: newHistory(n), show: show, small: small, conf: conf}
 	for i := 1; i <= n; i++ {
 		nd := &node{id: paxos.ReplicaID(i), disk: newDisk()}
 		if founded {
@@ -156,7 +163,7 @@ func (c *cell) start(n *node) {
 	n.owed, n.reads, n.needs, n.sequence, n.dirty = nil, nil, 0, 0, false
 	n.applied, n.role = n.disk.snapshot, paxos.RoleEvent{}
 	o := c.small
-	o.ID, o.Configuration = n.id, members(len(c.nodes))
+	o.ID, o.Configuration = n.id, c.conf
 	o.Seed, o.Now = uint64(n.id)*1000+uint64(n.boot), c.now
 	n.r = paxos.New(o, n.disk.restored())
 	c.hist.started(n)
@@ -172,7 +179,16 @@ func (c *cell) crash(n *node, keep int) {
 			n.disk.write(o.record)
 		}
 	}
+	c.tally(n)
 	n.r, n.owed, n.reads = nil, nil, nil
+}
+
+// tally adds what a life of a replica has held back.
+func (c *cell) tally(n *node) {
+	t := n.r.Status().Thrift
+	c.thrift.HeldBack += t.HeldBack
+	c.thrift.Hedged += t.Hedged
+	c.thrift.Misses += t.Misses
 }
 
 // step gives a replica one event.
@@ -190,6 +206,9 @@ func (c *cell) take(n *node) {
 	e := n.r.Take(c.now)
 	if err := n.r.Check(); err != nil {
 		fail("replica %d after Take: %v", n.id, err)
+	}
+	if due := n.r.Due(c.now); due <= c.now {
+		fail("replica %d has something to do at %v, and at %v Take has left it undone", n.id, due, c.now)
 	}
 	c.hist.took(c, n, &e)
 	if c.show != nil {

@@ -31,6 +31,7 @@ func (r *Replica) countVotes() {
 		}
 	}
 	n := min(v[len(v)/2], r.lead.next-1)
+	r.observe(own, n)
 	for r.lead != nil && r.chosen < n {
 		s := r.chosen + 1
 		x := r.log.get(s)
@@ -150,8 +151,9 @@ func (r *Replica) leaderTick() {
 	if r.retireTick(); r.lead == nil {
 		return
 	}
+	r.thriftTick()
 	for _, p := range l.peers {
-		if p.sent > p.accepted && r.now-p.progressAt > 2*r.o.Heartbeat && p.chosen+Slot(aheadWindows*r.o.WindowSlots) >= r.chosen {
+		if p.sent > p.accepted && r.now-p.progressAt > 2*r.o.Heartbeat && !r.fetches(p) {
 			// Silence about what was sent: send it again. The chosen values of
 			// slots at or below the chosen index are safe at any ballot.
 			// A chosen index above the own one may have been forgotten since.

@@ -12,7 +12,8 @@
 // fills holes with no-ops, and puts a Lead entry of its own behind them. When
 // all of these are chosen it leads: from then on a value costs one phase 2
 // (accept, accepted), pipelined within a window, many commands in a slot.
-// Accepts and heartbeats carry the commit index.
+// Accepts and heartbeats carry the commit index. A leader that knows whom to ask
+// sends accepts to a majority at once and to the others later (thrift).
 //
 // # Messages
 //
@@ -64,6 +65,11 @@
 //  12. What is read from disk to be given to others as chosen is durable there
 //     (shrink, ReadLog): before that its slot may hold what was accepted at an
 //     older ballot.
+//  13. What a thrifty leader holds back is late and nothing else: no vote, no
+//     promise and no chosen slot depends on it. It is bounded in time, slots and
+//     bytes (sendTo, sendAccepts); a leader that prepares or hands over holds
+//     nothing back (thrifty); and what is held back does not wait for an event
+//     that may never come (Due).
 //
 // # Founding
 //
@@ -82,6 +88,9 @@
 // (2015): sections 2 to 4 (window, preemption, back-off). D. Ongaro, Raft
 // dissertation (2014): sections 4.2.3, 6.4 and 9.6 (stickiness, read index,
 // pre-vote), which carry over.
+//
+// I. Moraru, D. Andersen, M. Kaminsky, There Is More Consensus in Egalitarian
+// Parliaments (2013): the word thrifty, for a leader that asks a majority only.
 //
 // Deviations: votes are acknowledged as "everything up to slot s" instead of
 // slot by slot, which is possible because links usually keep order and a leader

@@ -160,14 +160,18 @@ func (h *history) choose(c *cell, n *node, e *paxos.Entry) {
 	if e.Slot != h.top()+1 {
 		fail("replica %d reports slot %d, nobody reported slot %d", n.id, e.Slot, h.top()+1)
 	}
-	have := 0
-	for _, o := range c.nodes {
+	have, voters := 0, 0
+	for i, o := range c.nodes {
+		if !c.conf.Members[i].Voter {
+			continue
+		}
+		voters++
 		d, ok := o.disk.entries[e.Slot]
 		if e.Slot < o.disk.first || (ok && sameValue(&d.Value, &e.Value)) {
 			have++
 		}
 	}
-	if have <= len(c.nodes)/2 {
+	if have <= voters/2 {
 		fail("replica %d reports slot %d chosen: %s, but only %d disks have it", n.id, e.Slot, valueText(&e.Value), have)
 	}
 	if (e.Slot == 1) != (e.Value.Kind == paxos.Config) {

@@ -1,5 +1,7 @@
 package paxos
 
+import "time"
+
 // entryOverhead is what an entry costs in memory beyond its commands, for the
 // bounds on bytes.
 const entryOverhead = 64
@@ -9,6 +11,8 @@ type logEntry struct {
 	Entry
 	size    int
 	present bool
+	at      time.Duration // when it was proposed, by this replica
+
 }
 
 // entryLog is the part of the log that is in memory: every slot from base on.

@@ -17,7 +17,7 @@ func TestPlanted(t *testing.T) {
 			invariant.Plant(bug)
 			defer invariant.Plant("")
 			for seed := uint64(1); seed <= budget; seed++ {
-				if err := runSeed(seed, nil); err != nil {
+				if _, err := runSeed(seed, nil); err != nil {
 					t.Logf("found with seed %d: %v", seed, err)
 					return
 				}

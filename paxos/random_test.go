@@ -33,7 +33,7 @@ func TestRapid(t *testing.T) {
 					}
 					return g.Draw(t, "choice")
 				}
-				if err := runSchedule(n, choose, 250, nil); err != nil {
+				if _, err := runSchedule(n, choose, 250, nil); err != nil {
 					t.Fatal(err)
 				}
 			})
@@ -45,17 +45,26 @@ func TestRapid(t *testing.T) {
 func TestSeeds(t *testing.T) {
 	if *seedFlag != 0 {
 		p := &player{believes: make(map[paxos.ReplicaID]string)}
-		err := runSeed(*seedFlag, p)
+		_, err := runSeed(*seedFlag, p)
 		t.Log(p.out.String())
 		if err != nil {
 			t.Fatal(err)
 		}
 		return
 	}
+	var thrift paxos.ThriftCounts
 	for seed := uint64(1); seed <= *seedsFlag; seed++ {
-		if err := runSeed(seed, nil); err != nil {
+		c, err := runSeed(seed, nil)
+		if err != nil {
 			t.Fatalf("seed %d (go test ./paxos -run TestSeeds -seed %d -v shows it): %v", seed, seed, err)
 		}
+		thrift.HeldBack += c.thrift.HeldBack
+		thrift.Hedged += c.thrift.Hedged
+		thrift.Misses += c.thrift.Misses
+	}
+	t.Logf("thrift: %+v", thrift)
+	if thrift.HeldBack == 0 || thrift.Hedged == 0 || thrift.Misses == 0 {
+		t.Errorf("leaders were never thrifty: %+v", thrift)
 	}
 }
 
@@ -65,7 +74,7 @@ func TestSameSeedSameRun(t *testing.T) {
 		var out [2]string
 		for i := range out {
 			p := &player{believes: make(map[paxos.ReplicaID]string)}
-			if err := runSeed(seed, p); err != nil {
+			if _, err := runSeed(seed, p); err != nil {
 				t.Fatalf("seed %d: %v", seed, err)
 			}
 			out[i] = p.out.String()
@@ -89,14 +98,14 @@ func firstDifference(a, b string) string {
 	return "one goes on where the other ends"
 }
 
-func runSeed(seed uint64, p *player) error {
+func runSeed(seed uint64, p *player) (*cell, error) {
 	rng := rand.New(rand.NewPCG(seed, 1))
 	return runSchedule([]int{3, 3, 5, 1}[seed%4], rng.IntN, 400, p)
 }
 
 // runSchedule plays a schedule of the given length in a cell of n replicas,
 // then lets the faults stop and wants progress. It returns what went wrong.
-func runSchedule(n int, choose func(n int) int, steps int, p *player) (err error) {
+func runSchedule(n int, choose func(n int) int, steps int, p *player) (c *cell, err error) {
 	defer func() {
 		switch v := recover().(type) {
 		case nil:
@@ -113,6 +122,8 @@ func runSchedule(n int, choose func(n int) int, steps int, p *player) (err error
 		WindowSlots: []int{16, 4, 2}[choose(3)],
 		BatchBytes:  []int{200, 8}[choose(2)],
 		MemoryBytes: []int{300, 64, 1 << 20}[choose(3)],
+		// Short, so that there is thrift in a run.
+		EagerTime: []time.Duration{5, 100, 1000}[choose(3)] * time.Millisecond,
 	}
 	founded := choose(8) != 7
 	if p != nil {
@@ -147,7 +158,10 @@ func runSchedule(n int, choose func(n int) int, steps int, p *player) (err error
 		}
 	}
 	s.calm()
-	return nil
+	for _, n := range s.c.nodes {
+		s.c.tally(n)
+	}
+	return s.c, nil
 }
 
 // schedule is a run whose every step is chosen.
@@ -171,6 +185,8 @@ var actions = []struct {
 	{(*schedule).persistOne, 10, false},
 	{(*schedule).pass, 10, false},
 	{(*schedule).propose, 10, false},
+	{(*schedule).due, 6, true},
+	{(*schedule).busy, 2, true},
 	{(*schedule).read, 4, false},
 	{(*schedule).readLog, 4, true},
 	{(*schedule).install, 3, true},
@@ -266,6 +282,36 @@ func (s *schedule) persistOne() {
 
 func (s *schedule) pass() {
 	s.c.tick([]time.Duration{20, 5, 100, 20, 50, 300, 700}[s.choose(7)] * time.Millisecond)
+	s.c.takeAll()
+}
+
+// due: it is the instant at which a replica has something to do although
+// nothing comes.
+func (s *schedule) due() {
+	n := s.pick(func(n *node) bool { return n.r != nil && n.r.Due(s.c.now) != paxos.Never })
+	if n == nil {
+		s.smooth()
+		return
+	}
+	s.c.now = max(s.c.now, n.r.Due(s.c.now))
+	s.c.take(n)
+}
+
+// busy: a leader gets one command after the other, and all goes well, so that it
+// learns whom to ask first.
+func (s *schedule) busy() {
+	n := s.pick(func(n *node) bool { return n.r != nil && n.role.Role == paxos.Leader })
+	for range 10 {
+		if n == nil || n.r == nil {
+			return
+		}
+		commands := s.fresh(1)
+		s.c.hist.given(n, commands)
+		s.c.step(n, paxos.Propose{Commands: commands})
+		s.smooth()
+		s.c.now += time.Millisecond
+	}
+	s.c.tick(20 * time.Millisecond)
 	s.c.takeAll()
 }
 

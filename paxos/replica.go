@@ -80,6 +80,7 @@ type Replica struct {
 	ackTo    ReplicaID // owes an Accepted to this leader
 	out      Effects
 	told     RoleEvent // role as last reported
+	thrift   ThriftCounts
 }
 
 // owedWrite remembers what becomes durable with a sequence number.
@@ -155,6 +156,7 @@ func setDefaults(o *Options) {
 		o.ElectionMax = o.ElectionMin + 1
 	}
 	def(&o.DiskTimeout, 2*time.Second)
+	def(&o.EagerTime, time.Second)
 	num(&o.WindowSlots, 256)
 	num(&o.WindowBytes, 16<<20)
 	num(&o.BatchBytes, 1<<20)
@@ -394,7 +396,7 @@ func (r *Replica) Status() Status {
 	s := Status{
 		ID: r.o.ID, Role: r.role, Promised: r.promised, Ballot: r.ballot, Leader: r.leader,
 		Chosen: r.chosen, Target: max(r.chosen, r.catch.target), First: r.first(), Last: max(r.log.last(), r.chosen),
-		LogBytes: r.log.bytes,
+		LogBytes: r.log.bytes, Thrift: r.thrift,
 	}
 	if r.lead != nil {
 		for _, p := range r.lead.peers {

@@ -12,7 +12,7 @@ import (
 
 // commands of the scripts.
 var commands = map[string]func(p *player, args []string) error{
-	"cluster":  (*player).cluster,  // cluster N [empty]: N replicas, the configuration chosen in slot 1 (or nothing)
+	"cluster":  (*player).cluster,  // cluster N [empty|roomy]: N replicas, the configuration chosen in slot 1 (or nothing); with little memory, unless roomy
 	"disk":     (*player).diskMode, // disk N slow|fast: slow flushes only at persist
 	"persist":  (*player).persist,  // persist N: all that N owes is flushed
 	"deliver":  (*player).deliver,  // deliver [A>B]: what is under way now arrives, in order, as one batch a receiver
@@ -33,6 +33,8 @@ var commands = map[string]func(p *player, args []string) error{
 	"elect":    (*player).elect,    // elect N: N campaigns, wins and all know it; nothing is shown of it
 	"found":    (*player).found,    // found N: N proposes the configuration
 	"propose":  (*player).propose,  // propose N CMD...
+	"writes":   (*player).writes,   // writes N COUNT D: so many commands one by one, D apart; all arrives at once, nothing is shown of it
+	"due":      (*player).due,      // due N: it is later, N has something to do although nothing came
 	"read":     (*player).read,     // read N ID: N is to confirm that it leads
 	"handover": (*player).handover, // handover N [TO]
 	"log":      (*player).log,      // log N: the reads of its log that N wants are answered
@@ -107,7 +109,11 @@ func (p *player) cluster(args []string) error {
 		return errUsage
 	}
 	// The memory holds four small slots, so that catch-up goes to the disk soon.
-	p.c = newCell(n, len(args) == 1, paxos.Options{MemoryBytes: 300}, nil)
+	small := paxos.Options{MemoryBytes: 300}
+	if slices.Contains(args, "roomy") {
+		small.MemoryBytes = 0
+	}
+	p.c = newCell(n, !slices.Contains(args, "empty"), small, nil)
 	p.c.show = p
 	return nil
 }
@@ -297,6 +303,54 @@ func (p *player) propose(args []string) error {
 		cmds = append(cmds, []byte(a))
 	}
 	return p.give(args, paxos.Propose{Commands: cmds})
+}
+
+func (p *player) writes(args []string) error {
+	n, err := p.nodeArg(args, true)
+	if err != nil || len(args) != 3 {
+		return errUsage
+	}
+	count, err := strconv.Atoi(args[1])
+	if err != nil {
+		return err
+	}
+	d, err := time.ParseDuration(args[2])
+	if err != nil {
+		return err
+	}
+	p.c.show = nil
+	defer func() { p.c.show = p }()
+	for range count {
+		for end := p.c.now + d; p.c.now < end; {
+			p.c.tick(min(20*time.Millisecond, end-p.c.now))
+			p.c.takeAll()
+			if err := p.settle(nil); err != nil {
+				return err
+			}
+		}
+		p.wrote++
+		p.c.step(n, paxos.Propose{Commands: [][]byte{fmt.Appendf(nil, "w%d", p.wrote)}})
+		p.c.take(n)
+		if err := p.settle(nil); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (p *player) due(args []string) error {
+	n, err := p.nodeArg(args, true)
+	if err != nil {
+		return err
+	}
+	at := n.r.Due(p.c.now)
+	if at == paxos.Never {
+		return errors.New("it has nothing to do")
+	}
+	p.say("(%v later)", at-p.c.now)
+	p.c.now = at
+	p.c.take(n)
+	return nil
 }
 
 func (p *player) read(args []string) error {

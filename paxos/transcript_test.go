@@ -103,6 +103,7 @@ type player struct {
 	out      strings.Builder
 	quiet    bool // messages are not shown
 	late     []*packet
+	wrote    int // commands of writes
 	believes map[paxos.ReplicaID]string
 }
 

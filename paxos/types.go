@@ -264,6 +264,7 @@ type Options struct {
 	WindowSlots   int           // proposed and not chosen, default 256
 	WindowBytes   int           // the same in bytes, default 16 MiB
 	BatchBytes    int           // most bytes of commands in a slot, default 1 MiB (one larger command is a slot alone)
+	EagerTime     time.Duration // a leader sends everything to everybody for at least so long before it is thrifty, default 1 s
 	MemoryBytes   int           // chosen entries kept in memory for catch-up, default 64 MiB
 	Seed          uint64        // of the back-off's random numbers
 	Now           time.Duration // clock at the start
@@ -290,6 +291,7 @@ type Status struct {
 	First    Slot // first slot still held (memory or disk)
 	Last     Slot // last accepted
 	LogBytes int  // of the entries kept in memory, see Options.MemoryBytes
+	Thrift   ThriftCounts
 	Peers    []PeerProgress
 }
 

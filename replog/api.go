@@ -291,12 +291,12 @@ type NodeAPI interface {
 	// Gathering tells how many commands have to come together before they are
 	// proposed, 0 none: see paxos.Replica.Gathering.
 	Gathering(now time.Duration) int
-	// Awaits reports whether anything depends on AppendDone, and on the votes of
-	// peers: see paxos.Replica.Awaits.
-	Awaits() (flush, votes bool)
-	// Overdue reports whether commands have waited long enough: Begin and Take
-	// would put them into slots now.
-	Overdue(now time.Duration) bool
+	// Awaits reports whether anything depends on AppendDone, and above which slot
+	// on the votes of peers: see paxos.Replica.Awaits.
+	Awaits() (flush bool, votes paxos.Slot)
+	// Due is the earliest instant at which Take does something although no event
+	// but a Tick comes: see paxos.Replica.Due.
+	Due(now time.Duration) time.Duration
 	Status() NodeStatus
 	// MemberName and so on for people.
 	Configuration() *paxos.Configuration

@@ -350,14 +350,15 @@ func (n *Node) Gathering(now time.Duration) int { return n.px.Gathering(now) }
 
 // Awaits reports whether anything depends on AppendDone, and on peers' votes.
 // Before founding all counts.
-func (n *Node) Awaits() (flush, votes bool) {
-	flush, votes = n.px.Awaits()
-	early := n.config == nil || n.identityOwed
-	return flush || early, votes || early
+func (n *Node) Awaits() (flush bool, votes paxos.Slot) {
+	if n.config == nil || n.identityOwed {
+		return true, 0
+	}
+	return n.px.Awaits()
 }
 
-// Overdue reports whether commands that waited are to be proposed now.
-func (n *Node) Overdue(now time.Duration) bool { return n.px.Overdue(now) }
+// Due tells when Take does something although nothing happens.
+func (n *Node) Due(now time.Duration) time.Duration { return n.px.Due(now) }
 
 // drain takes what paxos owes and passes it on.
 func (n *Node) drain() {

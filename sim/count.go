@@ -9,7 +9,8 @@ import (
 type Fault int
 
 // The faults, as they are counted when they happen (not when they are asked
-// for: a power cut that finds nothing unsynced tears nothing).
+// for: a power cut that finds nothing unsynced tears nothing). The last three are
+// no faults, but what a thrifty leader does on purpose.
 const (
 	FaultKilled Fault = iota
 	FaultPowerCut
@@ -54,6 +55,9 @@ const (
 	FaultClientFrozen
 	FaultClientKilled
 	FaultHolderSeized
+	FaultHeldBack
+	FaultHedged
+	FaultThriftMissed
 	Faults
 )
 
@@ -63,7 +67,8 @@ var faultNames = [Faults]string{"killed processes", "power cuts", "power cuts of
 	"rotten records", "rotten marks", "rotten snapshots", "rotten identities", "emptied disks", "second processes",
 	"refused as damaged", "refused as doubtful", "refused as emptied", "snapshots installed", "frozen replicas", "partitions", "one-way partitions",
 	"lost messages", "doubled messages", "late messages", "messages of an earlier boot", "broken connections", "hand-overs", "stretched ways", "relays of the lead",
-	"leaders cut off amid accepts", "crashes after a promise", "crashes after a vote", "frozen clients", "killed clients", "seized holders"}
+	"leaders cut off amid accepts", "crashes after a promise", "crashes after a vote", "frozen clients", "killed clients", "seized holders",
+	"slots held back", "hedged slots", "misses of thrift"}
 
 func (f Fault) String() string { return faultNames[f] }
 

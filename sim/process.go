@@ -43,7 +43,8 @@ type process struct {
 	identity  uint64 // of the cell, once known
 	mailbox   []replica.Event
 	looping   bool
-	tickDue   bool
+	due       bool  // the loop is to run although nothing came
+	dueAt     int64 // true time at which it is looked next whether it is; 0: none
 	lastTick  time.Duration
 	frozen    []func() // ends of disk work that came during a pause
 	torn      bool     // what is on the disk may be doubtful
@@ -83,7 +84,7 @@ func (p *process) hello() *pb.PeerHello {
 func (p *process) start() {
 	w := p.w
 	p.boot++
-	p.mailbox, p.looping, p.frozen, p.lastTick = nil, false, nil, p.now()
+	p.mailbox, p.looping, p.frozen, p.lastTick, p.dueAt = nil, false, nil, p.now(), 0
 	p.connected = make([]bool, len(w.replicas))
 	p.conns, p.connOrder = map[replica.ConnID]*conn{}, nil
 	p.disk = disk{p: p, hung: p.disk.hung, slow: p.disk.slow}
@@ -207,7 +208,7 @@ func (p *process) tick(boot int) {
 	if !p.up || p.boot != boot {
 		return
 	}
-	p.tickDue = true
+	p.due = true
 	p.wake()
 	p.w.after(tickEvery, func() { p.tick(boot) })
 }
@@ -222,7 +223,7 @@ func (p *process) post(ev replica.Event) {
 }
 
 func (p *process) wake() {
-	if p.looping || p.pauses > 0 || (len(p.mailbox) == 0 && !p.tickDue) {
+	if p.looping || p.pauses > 0 || (len(p.mailbox) == 0 && !p.due) {
 		return
 	}
 	p.looping = true
@@ -242,7 +243,7 @@ func (p *process) loop() {
 		return
 	}
 	batch := p.mailbox
-	p.mailbox, p.tickDue = nil, false
+	p.mailbox, p.due = nil, false
 	now := p.now()
 	if now-p.lastTick >= nanos(tickEvery) {
 		p.lastTick = now
@@ -257,6 +258,36 @@ func (p *process) loop() {
 		return // it did not survive that
 	}
 	p.perform(p.rep.Take(now))
+	p.sleep()
+}
+
+// sleep wakes the loop in time for what the replica does although nothing comes.
+func (p *process) sleep() {
+	if !p.up {
+		return
+	}
+	w, due := p.w, p.rep.Due(p.now())
+	if due == paxos.Never {
+		return
+	}
+	at := max(p.clock.when(due), w.now)
+	if p.dueAt != 0 && p.dueAt <= at {
+		return // it is looked earlier
+	}
+	p.dueAt = at
+	boot := p.boot
+	w.at(at, func() {
+		if p.boot != boot || !p.up || p.dueAt != w.now {
+			return
+		}
+		p.dueAt = 0
+		if p.rep.Due(p.now()) <= p.now() {
+			p.due = true
+			p.wake()
+			return
+		}
+		p.sleep()
+	})
 }
 
 // performLog hands disk and peers their part.
@@ -322,6 +353,7 @@ func (p *process) crash(why string) {
 	w := p.w
 	w.trace.add(w.now, "crash", uint64(p.index))
 	w.tell(p.name, "CRASH (%s)", why)
+	p.countThrift()
 	p.up, p.role, p.mailbox, p.rep = false, replica.Role{}, nil, nil
 	p.boot++
 	p.disk.crash()
@@ -330,6 +362,17 @@ func (p *process) crash(why string) {
 	}
 	p.conns, p.connOrder = nil, nil
 	w.roleChanged(p)
+}
+
+// countThrift counts what the replica held back in this life.
+func (p *process) countThrift() {
+	if p.rep == nil {
+		return // it could not start
+	}
+	t := p.rep.Metrics().Thrift
+	p.w.faults[FaultHeldBack] += t.HeldBack
+	p.w.faults[FaultHedged] += t.Hedged
+	p.w.faults[FaultThriftMissed] += t.Misses
 }
 
 // pause freezes the process (SIGSTOP, a hung host) until resume.
@@ -348,7 +391,7 @@ func (p *process) resume() {
 	for _, f := range thawed {
 		f()
 	}
-	p.tickDue = true
+	p.due = true
 	p.wake()
 }
 

@@ -58,6 +58,9 @@ func (w *World) finish(o Options) Report {
 	if w.failure == nil && !w.workOnly {
 		w.history.checkLinearizable(o.Search)
 	}
+	for _, p := range w.replicas {
+		p.countThrift()
+	}
 	r := Report{Seed: w.seed, Trace: w.trace.hash, Events: w.trace.events, Simulated: nanos(w.now),
 		Failure: w.failure, Undecided: w.undecided, Summary: w.summary(), Faults: w.faults}
 	r.Planned, r.Done = w.plannedCame, w.acted

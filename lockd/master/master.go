@@ -216,28 +216,31 @@ type Wants struct {
 
 // Wanting reports whether Wants has something to give.
 func (m *Master) Wanting() bool {
-	return m.Overdue(m.now) || m.handover || m.rounds.ready()
+	return m.Due() <= m.now || m.handover || m.rounds.ready()
 }
 
 // idleTime is how long a request that cannot do anything but queue is held back
 // for company.
 const idleTime = 2 * time.Millisecond
 
-// Overdue reports whether there are commands that are not to be held back any
-// longer.
-func (m *Master) Overdue(now time.Duration) bool {
-	return len(m.proposals) > 0 && (m.urgent || now-m.heldSince >= idleTime)
+// Due is when there are commands that are not to be held back any longer;
+// paxos.Never: none are held back.
+func (m *Master) Due() time.Duration {
+	switch {
+	case len(m.proposals) == 0:
+		return paxos.Never
+	case m.urgent:
+		return m.heldSince
+	}
+	return m.heldSince + idleTime
 }
-
-// Holding reports whether there are commands that are held back.
-func (m *Master) Holding() bool { return len(m.proposals) > 0 && !m.urgent }
 
 // Wants returns, once, what is to be handed to the log now. Call it until
 // Wanting says no, then Take.
 func (m *Master) Wants(now time.Duration) Wants {
 	m.now = now
 	w := Wants{HandOver: m.handover, Confirm: m.rounds.begin(now)}
-	if m.handover || m.Overdue(now) {
+	if m.handover || m.Due() <= now {
 		// In the order in which they came, those that were held back too.
 		w.Proposals, m.proposals, m.urgent = m.proposals, nil, false
 	}

@@ -113,14 +113,14 @@ type API interface {
 	// Gathering tells how many requests that arrive now had better wait for each
 	// other, or for the end of what is under way; 0: they need not wait.
 	Gathering(now time.Duration) int
-	// Awaits reports whether anything depends on AppendDone, and on the votes of
-	// peers: if not, those may be given late, up to the next Tick.
-	Awaits() (flush, votes bool)
-	// Overdue reports whether something that was held back for company has
-	// waited long enough: Begin and Take would propose it now.
-	Overdue(now time.Duration) bool
-	// Holding reports whether something is held back.
-	Holding() bool
+	// Awaits reports whether anything depends on AppendDone, and above which slot
+	// on the votes of peers: others may be given late, up to the next Tick.
+	Awaits() (flush bool, votes paxos.Slot)
+	// Due is the earliest instant at which Begin and Take do something although
+	// nothing but a Tick comes: something was held back until then. It is also
+	// when requests need not gather any longer (see Gathering). paxos.Never:
+	// nothing waits for time to pass. The answer holds until the next event.
+	Due(now time.Duration) time.Duration
 	Status(now time.Duration) *pb.StatusResult
 	// Metrics for the shell to export.
 	Metrics() Metrics
@@ -142,6 +142,7 @@ type Metrics struct {
 	Requests, Reads, KeepAlives, Events            uint64
 	Granted, Expired, Refused, Elections           uint64
 	Chosen, Applied, Target, Revision, Epoch       uint64 // Target: highest slot known chosen anywhere
+	Thrift                                         paxos.ThriftCounts
 	Master                                         bool
 	// Limited counts what each limit has refused, by its name; nil: nothing.
 	Limited map[string]uint64

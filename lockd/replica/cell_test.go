@@ -106,9 +106,9 @@ func (l *handLog) Begin(time.Duration) replog.Effects { return replog.Effects{} 
 
 func (l *handLog) Gathering(time.Duration) int { return 0 }
 
-func (l *handLog) Awaits() (flush, votes bool) { return true, true }
+func (l *handLog) Awaits() (flush bool, votes paxos.Slot) { return true, 0 }
 
-func (l *handLog) Overdue(time.Duration) bool { return false }
+func (l *handLog) Due(time.Duration) time.Duration { return paxos.Never }
 
 func (l *handLog) Status() replog.NodeStatus {
 	return replog.NodeStatus{
@@ -199,8 +199,8 @@ func (c *testCell) settle() {
 			r.take()
 		}
 		for _, r := range c.reps {
-			if r.Holding() {
-				c.now += 2 * time.Millisecond // what was held back for company goes then
+			if due := r.Due(c.now); due != paxos.Never {
+				c.now = max(c.now, due) // what was held back for company goes then
 			}
 		}
 	}

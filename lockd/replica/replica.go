@@ -209,15 +209,12 @@ func (r *Replica) Begin(now time.Duration) replog.Effects {
 func (r *Replica) Gathering(now time.Duration) int { return r.node.Gathering(now) }
 
 // Awaits reports what the log waits for.
-func (r *Replica) Awaits() (flush, votes bool) { return r.node.Awaits() }
+func (r *Replica) Awaits() (flush bool, votes paxos.Slot) { return r.node.Awaits() }
 
-// Overdue reports whether what was held back is to be proposed now.
-func (r *Replica) Overdue(now time.Duration) bool {
-	return r.master.Overdue(now) || r.node.Overdue(now)
+// Due tells when something that was held back is to wait no longer.
+func (r *Replica) Due(now time.Duration) time.Duration {
+	return min(r.master.Due(), r.node.Due(now))
 }
-
-// Holding reports whether the master holds something back.
-func (r *Replica) Holding() bool { return r.master.Holding() }
 
 // propose hands to the log what the master wants of it.
 func (r *Replica) propose(now time.Duration) {

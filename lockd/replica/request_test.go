@@ -427,7 +427,7 @@ func TestAcquireThatQueuesWaitsForCompany(t *testing.T) {
 		t.Helper()
 		cl.post(request(session, n, cmd))
 		r.take()
-		if r.Holding() {
+		if r.Due(c.now) != paxos.Never {
 			t.Fatalf("%v is held back", cmd)
 		}
 		cl.code(storepb.Code_OK, cl.result(n))
@@ -441,7 +441,7 @@ func TestAcquireThatQueuesWaitsForCompany(t *testing.T) {
 		two.post(request(b, n, cmd))
 		r.take()
 		two.none()
-		if !r.Holding() || r.Overdue(c.now) || r.log.proposals != logged {
+		if due := r.Due(c.now); due == paxos.Never || due <= c.now || r.log.proposals != logged {
 			t.Fatalf("%v is not held back", cmd)
 		}
 	}
@@ -449,7 +449,7 @@ func TestAcquireThatQueuesWaitsForCompany(t *testing.T) {
 	held(2, lock("/l", time.Minute))
 	one.post(request(a, 3, unlock("/l", 1)))
 	r.take()
-	if r.log.proposals != logged+2 || r.Holding() {
+	if r.log.proposals != logged+2 || r.Due(c.now) != paxos.Never {
 		t.Errorf("%d commands are logged together, want 2", r.log.proposals-logged)
 	}
 	one.code(storepb.Code_OK, one.result(3))
@@ -459,7 +459,7 @@ func TestAcquireThatQueuesWaitsForCompany(t *testing.T) {
 	now(one, 4, a, put("/x", "y"))
 	one.post(request(a, 5, lock("/shared", time.Minute)))
 	c.now += 2 * time.Millisecond
-	if !r.Overdue(c.now) {
+	if r.Due(c.now) > c.now {
 		t.Error("it is held back for more than 2 ms")
 	}
 	r.take()
@@ -469,7 +469,7 @@ func TestAcquireThatQueuesWaitsForCompany(t *testing.T) {
 	// Nothing of it is left when the mastership ends.
 	r.log.setRole(paxos.RoleEvent{Role: paxos.Follower})
 	r.take()
-	if r.Holding() || r.Overdue(c.now+time.Second) || r.log.proposals != logged {
+	if r.Due(c.now) != paxos.Never || r.log.proposals != logged {
 		t.Error("something is held back by who is not master")
 	}
 }

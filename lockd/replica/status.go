@@ -144,7 +144,7 @@ func (r *Replica) Metrics() Metrics {
 		Granted: c.Granted, Expired: c.Expired, Refused: c.Refused, Elections: c.Elections,
 		Chosen: uint64(n.Paxos.Chosen), Applied: uint64(n.Applied), Target: uint64(n.Paxos.Target),
 		Revision: r.store.Revision(), Epoch: r.store.Epoch(),
-		Master: serving, LogBytes: n.Paxos.LogBytes, Limited: r.master.Refusals(),
+		Master: serving, LogBytes: n.Paxos.LogBytes, Limited: r.master.Refusals(), Thrift: n.Paxos.Thrift,
 	}
 }
 

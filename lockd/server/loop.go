@@ -16,10 +16,6 @@ import (
 // happens, and at least when much does.
 const tickEvery = 20 * time.Millisecond
 
-// gatherTick is how often it is looked whether requests still have to wait for
-// what is under way.
-const gatherTick = 2 * time.Millisecond
-
 // loop owns the replica. A panic in it is a broken invariant: it is not
 // recovered, the process ends, the others carry on.
 type loop struct {
@@ -59,12 +55,13 @@ func (l *loop) run(ctx context.Context) {
 	var empty []letter
 	for ctx.Err() == nil {
 		// Requests gather while a flush or a round is under way, until they are
-		// enough or its end wakes the loop. With each tick everything is taken.
-		due := clock.Now()-l.lastTick >= tickEvery
+		// enough or its end wakes the loop, or Due says that it lasts too long. With
+		// each tick everything is taken.
+		before := clock.Now()
 		var left mood
 		left.flush, left.votes = l.rep.Awaits()
-		if !due {
-			left.gather = l.rep.Gathering(clock.Now())
+		if before-l.lastTick < tickEvery {
+			left.gather = l.rep.Gathering(before)
 		}
 		letters := l.box.swap(empty, left)
 		// The clock is read after the letters were taken: an arrival is stamped
@@ -73,19 +70,18 @@ func (l *loop) run(ctx context.Context) {
 		now := clock.Now()
 		invariant.Assert(now >= l.lastTick, "the clock went back from %v to %v", l.lastTick, now)
 		tick := now-l.lastTick >= tickEvery
-		if len(letters) == 0 && !tick && !l.rep.Overdue(now) {
-			empty = letters
-			sleep := tickEvery - (now - l.lastTick)
-			if left.gather > 0 || l.rep.Holding() {
-				sleep = min(sleep, gatherTick) // it may be over by then with nothing to tell of it
+		if len(letters) == 0 {
+			// As of the instant at which it was decided what is left in the mailbox.
+			if due := min(l.rep.Due(before), l.lastTick+tickEvery); due > now {
+				empty = letters
+				timer.Reset(due - now)
+				select {
+				case <-l.box.wake:
+				case <-timer.C:
+				case <-ctx.Done():
+				}
+				continue
 			}
-			timer.Reset(sleep)
-			select {
-			case <-l.box.wake:
-			case <-timer.C:
-			case <-ctx.Done():
-			}
-			continue
 		}
 		if tick {
 			l.lastTick = now

@@ -5,6 +5,7 @@ import (
 	"sync/atomic"
 
 	"github.com/seed70370324/lockd/lockd/replica"
+	"github.com/seed70370324/lockd/paxos"
 )
 
 // letter is one event on its way to the loop.
@@ -17,6 +18,7 @@ type letter struct {
 	// peerBytes is what a peer's message weighs in the peers' allowance.
 	peerBytes int
 	wakes     wakes
+	vote      paxos.Slot // of a letter that wakes ifVotes: it votes for slots up to it
 	// ask, instead of an event, is a question that the loop answers (HTTP).
 	ask func(*replica.Replica)
 }
@@ -31,7 +33,7 @@ const (
 	// could come of it before.
 	gathered
 	// ifFlush and ifVotes: only if something depends on the end of a flush, or on
-	// the votes of others.
+	// votes for so high a slot.
 	ifFlush
 	ifVotes
 )
@@ -40,7 +42,7 @@ const (
 type mood struct {
 	gather int // so many requests wait for each other
 	flush  bool
-	votes  bool
+	votes  paxos.Slot // above it votes count
 }
 
 // mailbox gathers what happens for the loop. It takes everything: each sender
@@ -97,7 +99,7 @@ func (m *mailbox) matters(l *letter) bool {
 	case ifFlush:
 		return m.mood.flush
 	case ifVotes:
-		return m.mood.votes
+		return l.vote > m.mood.votes
 	}
 	return true
 }

@@ -1,6 +1,10 @@
 package server
 
-import "testing"
+import (
+	"testing"
+
+	"github.com/seed70370324/lockd/paxos"
+)
 
 // Requests that come while a flush is under way wait for its end, together;
 // anything else takes them along at once.
@@ -69,15 +73,16 @@ func TestReportsThatNothingDependsOn(t *testing.T) {
 		wakes bool
 	}{
 		{"a flush that counts", mood{flush: true}, ifFlush, true},
-		{"a flush of a follower", mood{votes: true}, ifFlush, false},
-		{"a vote that counts", mood{votes: true}, ifVotes, true},
-		{"a vote when all is chosen", mood{flush: true}, ifVotes, false},
-		{"anything else", mood{}, always, true},
+		{"a flush of a follower", mood{votes: 6}, ifFlush, false},
+		{"a vote that counts", mood{votes: 6}, ifVotes, true},
+		{"a vote for what is chosen", mood{votes: 7}, ifVotes, false},
+		{"a vote when all is chosen", mood{flush: true, votes: paxos.NoSlot}, ifVotes, false},
+		{"anything else", mood{votes: paxos.NoSlot}, always, true},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			m := newMailbox()
 			m.swap(nil, tc.mood)
-			m.put(letter{wakes: tc.put})
+			m.put(letter{wakes: tc.put, vote: 7})
 			if got := len(m.wake) == 1; got != tc.wakes {
 				t.Errorf("wakes the loop: %v, want %v", got, tc.wakes)
 			}
@@ -93,10 +98,10 @@ func TestReportsThatNothingDependsOn(t *testing.T) {
 // again, counts as soon as something does.
 func TestVoteThatCameBeforeTheLoopLookedAgain(t *testing.T) {
 	m := newMailbox()
-	m.swap(nil, mood{})
-	m.put(letter{wakes: ifVotes})
+	m.swap(nil, mood{votes: paxos.NoSlot})
+	m.put(letter{wakes: ifVotes, vote: 7})
 	m.put(letter{wakes: gathered})
-	if n := len(m.swap(nil, mood{gather: 9, votes: true})); n != 2 {
+	if n := len(m.swap(nil, mood{gather: 9, votes: 6})); n != 2 {
 		t.Errorf("%d letters are taken, want 2", n)
 	}
 }

@@ -108,6 +108,9 @@ func newReplicaCollector(ask func(context.Context, func(*replica.Replica)) error
 	add(gauge, "lockd_behind_slots", "Slots known to be chosen anywhere and not applied here.", func(m *replica.Metrics) float64 { return float64(m.Target - m.Applied) })
 	add(gauge, "lockd_applied_slot", "Last slot applied.", func(m *replica.Metrics) float64 { return float64(m.Applied) })
 	add(gauge, "lockd_log_memory_bytes", "Bytes of log entries kept in memory for replicas that lag.", func(m *replica.Metrics) float64 { return float64(m.LogBytes) })
+	add(counter, "lockd_accepts_held_back_total", "Slots that the master sent a follower late on purpose, many at a time.", func(m *replica.Metrics) float64 { return float64(m.Thrift.HeldBack) })
+	add(counter, "lockd_accepts_hedged_total", "Slots sent to followers that were to get them later, because they took too long.", func(m *replica.Metrics) float64 { return float64(m.Thrift.Hedged) })
+	add(counter, "lockd_thrift_misses_total", "Slots that were chosen only because they were sent to such a follower.", func(m *replica.Metrics) float64 { return float64(m.Thrift.Misses) })
 	add(gauge, "lockd_revision", "Revision of the state; rounded, it has more digits than a metric.", func(m *replica.Metrics) float64 { return float64(m.Revision) })
 	add(gauge, "lockd_epoch", "The master's epoch.", func(m *replica.Metrics) float64 { return float64(m.Epoch) })
 	return c

@@ -80,8 +80,9 @@ func (s *Server) deliverTo(box *mailbox) func(replog.Event, int) {
 			return
 		}
 		l := letter{event: ev, peerBytes: bytes}
-		if received.Message.GetPaxos().GetKind() == uint32(paxos.MsgAccepted) {
-			l.wakes = ifVotes
+		// A refusal is news in any case.
+		if m := received.Message.GetPaxos(); m.GetKind() == uint32(paxos.MsgAccepted) && m.GetOk() {
+			l.wakes, l.vote = ifVotes, paxos.Slot(m.GetSlot())
 		}
 		box.put(l)
 	}

@@ -168,7 +168,7 @@ func TestHealthAndMetrics(t *testing.T) {
 	}
 	_, text := get("/metrics")
 	for _, want := range []string{
-		"lockd_up 1", "lockd_is_master 1", "lockd_sessions 1", "lockd_requests_total 1", "lockd_applied_slot ", "lockd_log_flush_seconds_count ",
+		"lockd_up 1", "lockd_is_master 1", "lockd_sessions 1", "lockd_requests_total 1", "lockd_applied_slot ", "lockd_accepts_held_back_total ", "lockd_thrift_misses_total ", "lockd_log_flush_seconds_count ",
 		"lockd_loop_batch_events_count ", "go_goroutines ",
 	} {
 		if !hasLine(text, want) {
