@@ -28,6 +28,15 @@ const (
 	// part of EagerTime, and a multiple of it.
 	eagerLeast = 32
 	eagerMost  = 16
+	// A miss is missStrikes strikes, a slot that was chosen in time takes one
+	// away; strikesMost end the thrift: two misses in a row, or more than one in
+	// eight.
+	missStrikes = 8
+	strikesMost = 2 * missStrikes
+	// Who was in time for less than one slot in so many is not asked first. It is
+	// no more than that: of three that share a machine each may be the last most of
+	// the time, and a little later; misses tell whether it matters.
+	seldom = 8
 )
 
 // Never is an instant that does not come.
@@ -38,10 +47,12 @@ const NoSlot = Slot(1<<64 - 1)
 
 // thrift is whom a leader asks first. A new leader is eager: everything goes to
 // everybody, and it counts who answers in time. When it has seen enough it is
-// thrifty, until there is a miss: a slot that a hedge brought to its majority,
-// before those had answered that were asked first. So where the others help, or
-// where a first is dead, slow or frozen, it is eager again after one hedge; and
-// the more often that happens the longer it stays so.
+// thrifty, until there are too many misses: slots that a hedge brought to their
+// majority, before those had answered that were asked first. So where the others
+// help, or where a first (or the own disk) is dead, slow or frozen, it is eager
+// again after two hedges; and the sooner that happens the longer it stays so. A
+// stall now and then is no reason: it costs one hedge, and thrift saves a good
+// part of every slot.
 type thrift struct {
 	on    bool
 	since time.Duration // on, or off
@@ -51,8 +62,9 @@ type thrift struct {
 	// was there in time; the others' are in follower.timely.
 	seen, own uint64
 
-	usual  time.Duration // from proposing a slot to its being chosen, on average
-	hedged Slot          // a hedge has sent slots up to it to spares
+	usual   time.Duration // from proposing a slot to its being chosen, on average
+	hedged  Slot          // a hedge has sent slots up to it to spares
+	strikes int           // of misses, see missStrikes
 }
 
 // ThriftCounts say what a leader's thrift came to, since the start.
@@ -203,16 +215,19 @@ func (r *Replica) observe(own, n Slot) {
 			asked = min(asked, p.accepted)
 		}
 	}
-	if missed := inTime(t.hedged) - min(inTime(t.hedged), inTime(asked)); missed > 0 {
-		r.thrift.Misses += missed
+	missed := inTime(t.hedged) - min(inTime(t.hedged), inTime(asked))
+	if missed == 0 {
+		t.strikes = max(0, t.strikes-1)
+		return
+	}
+	r.thrift.Misses += missed
+	if t.strikes += missStrikes; t.strikes >= strikesMost {
 		r.beEager()
 	}
 }
 
-// beEager follows a miss. If the thrift that it ends was shorter than the
-// shortest eager time, the next eager time is twice the last, else half of it. A
-// miss costs some milliseconds and thrift saves a good part of each slot, so
-// misses that are not frequent leave it thrifty most of the time.
+// beEager follows misses. If the thrift that they end was shorter than the
+// shortest eager time, the next eager time is twice the last, else half of it.
 func (r *Replica) beEager() {
 	t := &r.lead.thrift
 	least := r.o.EagerTime / eagerLeast
@@ -228,15 +243,15 @@ func (r *Replica) beEager() {
 // judgeAgain begins to count anew.
 func (r *Replica) judgeAgain() {
 	t := &r.lead.thrift
-	t.since, t.seen, t.own, t.hedged = r.now, 0, 0, 0
+	t.since, t.seen, t.own, t.hedged, t.strikes = r.now, 0, 0, 0, 0
 	for _, p := range r.lead.peers {
 		p.first, p.timely = false, 0
 	}
 }
 
 // thriftTick makes an eager leader thrifty when it has seen whom to ask first:
-// those that were in time most often, if each was, and the own disk too, for at
-// least half of the slots.
+// those that were in time most often, if each was often enough, and the own disk
+// too.
 func (r *Replica) thriftTick() {
 	l := r.lead
 	t := &l.thrift
@@ -247,7 +262,7 @@ func (r *Replica) thriftTick() {
 	ok := true
 	if r.isVoter() {
 		need--
-		ok = 2*t.own >= t.seen
+		ok = seldom*t.own >= t.seen
 	}
 	for range need {
 		var best *follower
@@ -256,7 +271,7 @@ func (r *Replica) thriftTick() {
 				best = p
 			}
 		}
-		if best == nil || 2*best.timely < t.seen {
+		if best == nil || seldom*best.timely < t.seen {
 			ok = false
 			break
 		}
