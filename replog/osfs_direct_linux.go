@@ -342,7 +342,11 @@ func (d *directFile) turn(uintptr) bool {
 // kernel says EINTR instead of nothing if a signal is pending.
 func (d *directFile) reap(least uintptr, within *unix.Timespec) bool {
 	for {
-		n, _, errno := unix.Syscall6(unix.SYS_IO_GETEVENTS, d.ring, least, 1,
+		call := unix.Syscall6
+		if within != nil {
+			call = unix.RawSyscall6 // it does not wait, so the scheduler need not know
+		}
+		n, _, errno := call(unix.SYS_IO_GETEVENTS, d.ring, least, 1,
 			uintptr(unsafe.Pointer(&d.event)), uintptr(unsafe.Pointer(within)), 0)
 		switch {
 		case errno == unix.EINTR:

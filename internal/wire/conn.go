@@ -53,6 +53,7 @@ type Conn struct {
 	closing bool      // nothing more is queued; the writer ends when out is empty
 	cause   error     // why the connection ended; set once
 	now     directWriter
+	reader  directReader
 	vec     net.Buffers
 	vecRoom [16][]byte
 	done    chan struct{} // closed when the writer has ended
@@ -72,6 +73,7 @@ func NewConn(nc net.Conn, o Options) *Conn {
 		_ = t.SetNoDelay(true)
 	}
 	c.now.init(nc)
+	c.reader.init(nc)
 	return c
 }
 
@@ -191,7 +193,7 @@ func (c *Conn) fill(n int) error {
 		if err := c.limitRead(); err != nil {
 			return c.readError(err)
 		}
-		m, err := c.nc.Read(c.rbuf[c.w:])
+		m, err := c.readSome(c.rbuf[c.w:])
 		c.w += m
 		c.full = c.w == len(c.rbuf)
 		if err != nil && c.w-c.r < n {
@@ -199,6 +201,13 @@ func (c *Conn) fill(n int) error {
 		}
 	}
 	return nil
+}
+
+func (c *Conn) readSome(b []byte) (int, error) {
+	if c.reader.can() {
+		return c.reader.read(b)
+	}
+	return c.nc.Read(b)
 }
 
 // limitRead sets the deadline of the next read from the network. A read

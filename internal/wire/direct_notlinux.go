@@ -6,3 +6,6 @@ import "syscall"
 
 // writeSocket writes to a socket that does not block.
 func writeSocket(fd int, b []byte) (int, error) { return syscall.Write(fd, b) }
+
+// readSocket reads from a socket that does not block.
+func readSocket(fd int, b []byte) (int, error) { return syscall.Read(fd, b) }

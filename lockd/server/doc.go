@@ -1,12 +1,14 @@
 // Package server is the shell around a replica: it owns the sockets, the data
 // directory, the goroutines and the clock, and decides nothing.
 //
-// One goroutine, the loop, owns the replica. Everything that happens reaches it
-// as an event in one mailbox; it empties the mailbox, steps the replica through
-// all of it, closes the batch and performs what the replica owes. The other
-// goroutines each own one thing:
+// The loop owns the replica. Everything that happens reaches it as an event in
+// one mailbox; a turn of it empties the mailbox, steps the replica through all of
+// it, closes the batch and performs what the replica owes. One turn is taken at a
+// time, by the goroutine that put an event into the mailbox, or, if somebody was
+// at it already, or time has passed, by the loop's own. The goroutines each own
+// one thing:
 //
-//	loop            the replica, the table of client connections, the ticks
+//	loop            the ticks, and the turns that nobody else takes
 //	disk            appends, flushes, and what must keep its order with them
 //	reads, saves    slow work beside the log: catch-up reads, snapshots
 //	accept          the client listener

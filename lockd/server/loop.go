@@ -3,6 +3,8 @@ package server
 import (
 	"context"
 	"log/slog"
+	"math"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -16,9 +18,24 @@ import (
 // happens, and at least when much does.
 const tickEvery = 20 * time.Millisecond
 
-// loop owns the replica. A panic in it is a broken invariant: it is not
-// recovered, the process ends, the others carry on.
+// inlineTurns is how many turns of the loop the goroutine that put a letter
+// takes itself: one for the letter, and one to find that nothing is left.
+const inlineTurns = 2
+
+// loop owns the replica: whoever holds mu. A turn takes what is in the mailbox,
+// steps the replica through it and does what it owes. The goroutine that puts a
+// letter takes the turn itself if nobody is at it, since to wake another one
+// costs more than most turns do, of which there are several for each write; what
+// it does not finish, and what time alone brings about, is run's. A panic in it
+// is a broken invariant: it is not recovered, the process ends, the others carry
+// on.
 type loop struct {
+	mu      sync.Mutex
+	timer   *time.Timer   // wakes run
+	wakeAt  time.Duration // for when it is set
+	empty   []letter      // for the mailbox
+	stopped bool          // no turn is taken any more
+
 	rep     *replica.Replica
 	box     *mailbox
 	disk    *disk
@@ -39,6 +56,7 @@ type loop struct {
 
 func newLoop() *loop {
 	l := &loop{
+		timer:       time.NewTimer(tickEvery),
 		conns:       map[replica.ConnID]*clientConn{},
 		roleChanged: make(chan struct{}, 1),
 		done:        make(chan struct{}),
@@ -47,13 +65,68 @@ func newLoop() *loop {
 	return l
 }
 
-// run steps the replica until ctx ends.
+// run takes the turns that nobody else does, until ctx ends.
 func (l *loop) run(ctx context.Context) {
 	defer close(l.done)
-	timer := time.NewTimer(tickEvery)
-	defer timer.Stop()
-	var empty []letter
+	defer l.stop()
 	for ctx.Err() == nil {
+		l.mu.Lock()
+		l.turns(math.MaxInt, ctx.Done())
+		stopped := l.stopped
+		l.release()
+		if stopped {
+			return
+		}
+		select {
+		case <-l.box.wake:
+		case <-l.timer.C:
+		case <-ctx.Done():
+		}
+	}
+}
+
+// stop waits for a turn that is under way and lets nobody take another.
+func (l *loop) stop() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.stopped = true
+	l.timer.Stop()
+}
+
+// kick is called by the mailbox, from the goroutine that put a letter that is
+// not to wait. If somebody else is at it, he looks again in release.
+func (l *loop) kick() {
+	if !l.mu.TryLock() {
+		return
+	}
+	done := l.turns(inlineTurns, nil)
+	l.release()
+	if !done {
+		l.box.signal()
+	}
+}
+
+// release lets mu go. A letter that was put while it was held, and after the last
+// look into the mailbox, wakes run: who put it found mu held and went away.
+func (l *loop) release() {
+	l.mu.Unlock()
+	if l.box.waits() {
+		l.box.signal()
+	}
+}
+
+// turns takes turns until there is nothing to do, n at most; true: there is
+// nothing to do until something comes, or until wakeAt. mu is held.
+func (l *loop) turns(n int, end <-chan struct{}) bool {
+	for range n {
+		select {
+		case <-end:
+			return true
+		default:
+		}
+		if l.stopped {
+			return true
+		}
 		// Requests gather while a flush or a round is under way, until they are
 		// enough or its end wakes the loop, or Due says that it lasts too long. With
 		// each tick everything is taken.
@@ -63,43 +136,52 @@ func (l *loop) run(ctx context.Context) {
 		if before-l.lastTick < tickEvery {
 			left.gather = l.rep.Gathering(before)
 		}
-		letters := l.box.swap(empty, left)
+		letters := l.box.swap(l.empty, left)
 		// The clock is read after the letters were taken: an arrival is stamped
 		// late rather than early, which can only shorten a client's lease, and a
 		// leadership round begun for it is stamped early rather than late.
 		now := clock.Now()
 		invariant.Assert(now >= l.lastTick, "the clock went back from %v to %v", l.lastTick, now)
-		tick := now-l.lastTick >= tickEvery
 		if len(letters) == 0 {
 			// As of the instant at which it was decided what is left in the mailbox.
 			if due := min(l.rep.Due(before), l.lastTick+tickEvery); due > now {
-				empty = letters
-				timer.Reset(due - now)
-				select {
-				case <-l.box.wake:
-				case <-timer.C:
-				case <-ctx.Done():
-				}
-				continue
+				l.empty = letters
+				l.sleepUntil(due, now)
+				return true
 			}
 		}
-		if tick {
-			l.lastTick = now
-			l.rep.Step(now, replog.Tick{})
-		}
-		for i := range letters {
-			l.step(now, &letters[i])
-		}
-		if len(letters) > 0 {
-			l.metrics.batch.Observe(float64(len(letters)))
-		}
-		empty = recycle(letters)
-		// Disk and followers first: they work while what was chosen is applied.
-		first := l.rep.Begin(now)
-		l.performLog(&first)
-		if !l.perform(l.rep.Take(now)) {
-			return
-		}
+		l.turn(now, letters)
+	}
+	return false
+}
+
+// sleepUntil sees to it that run wakes at due, if not before.
+func (l *loop) sleepUntil(due, now time.Duration) {
+	if due < l.wakeAt || l.wakeAt <= now {
+		l.wakeAt = due
+		l.timer.Reset(due - now)
+	}
+}
+
+// turn steps the replica through what was taken from the mailbox.
+func (l *loop) turn(now time.Duration, letters []letter) {
+	if now-l.lastTick >= tickEvery {
+		l.lastTick = now
+		l.rep.Step(now, replog.Tick{})
+	}
+	for i := range letters {
+		l.step(now, &letters[i])
+	}
+	if len(letters) > 0 {
+		l.metrics.batch.Observe(float64(len(letters)))
+	}
+	l.empty = recycle(letters)
+	// Disk and followers first: they work while what was chosen is applied.
+	first := l.rep.Begin(now)
+	l.performLog(&first)
+	if !l.perform(l.rep.Take(now)) {
+		l.stopped = true
+		l.box.signal() // run is to end
 	}
 }
 

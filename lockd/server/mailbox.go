@@ -18,7 +18,9 @@ type letter struct {
 	// peerBytes is what a peer's message weighs in the peers' allowance.
 	peerBytes int
 	wakes     wakes
-	vote      paxos.Slot // of a letter that wakes ifVotes: it votes for slots up to it
+	// aside: who puts it has other things to do than to take the loop's turn.
+	aside bool
+	vote  paxos.Slot // of a letter that wakes ifVotes: it votes for slots up to it
 	// ask, instead of an event, is a question that the loop answers (HTTP).
 	ask func(*replica.Replica)
 }
@@ -53,6 +55,7 @@ type mailbox struct {
 	mu     sync.Mutex
 	items  []letter
 	wake   chan struct{} // one slot: something is there
+	kick   func()        // takes the loop's turn, in place of wake; nil: nobody does
 	woken  bool          // wake has been filled since the last swap
 	mood   mood          // as of the last swap
 	closed bool
@@ -82,13 +85,28 @@ func (m *mailbox) put(l letter) bool {
 	wake := !m.woken && m.matters(&l)
 	m.woken = m.woken || wake
 	m.mu.Unlock()
-	if wake {
-		select {
-		case m.wake <- struct{}{}:
-		default:
-		}
+	switch {
+	case wake && m.kick != nil && !l.aside:
+		m.kick()
+	case wake:
+		m.signal()
 	}
 	return true
+}
+
+// signal wakes the loop's goroutine.
+func (m *mailbox) signal() {
+	select {
+	case m.wake <- struct{}{}:
+	default:
+	}
+}
+
+// waits reports whether a letter came since the last swap that is not to wait.
+func (m *mailbox) waits() bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.woken
 }
 
 // matters reports whether the loop is to be woken for a letter that was put.

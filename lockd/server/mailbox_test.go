@@ -105,3 +105,36 @@ func TestVoteThatCameBeforeTheLoopLookedAgain(t *testing.T) {
 		t.Errorf("%d letters are taken, want 2", n)
 	}
 }
+
+// Who puts a letter takes the loop's turn, unless somebody is at it; then that
+// one looks again, and has run look, when he lets go.
+func TestLetterPutAmidATurnWakesRun(t *testing.T) {
+	l := newLoop()
+	l.stopped = true // turns do nothing here
+	l.box = newMailbox()
+	l.box.kick = l.kick
+	l.box.put(letter{})
+	if n := len(l.box.wake); n != 1 {
+		t.Fatalf("%d signals for a letter that the turn left, want 1", n)
+	}
+	<-l.box.wake
+	l.box.swap(nil, mood{})
+	l.mu.Lock()
+	l.box.put(letter{})
+	if n := len(l.box.wake); n != 0 {
+		t.Errorf("%d signals while somebody is at it, want none", n)
+	}
+	l.release()
+	if n := len(l.box.wake); n != 1 {
+		t.Errorf("%d signals when he has let go, want 1", n)
+	}
+	<-l.box.wake
+	l.box.swap(nil, mood{})
+	l.mu.Lock()
+	l.box.put(letter{wakes: ifVotes, vote: 1})
+	l.box.swap(nil, mood{})
+	l.release()
+	if n := len(l.box.wake); n != 0 {
+		t.Errorf("%d signals for a letter that was taken, want none", n)
+	}
+}

@@ -204,6 +204,7 @@ func (s *Server) start(opened *replog.Opened) (*parts, error) {
 	l.rep, l.box, l.disk, l.slow, l.peers, l.door = rep, box, p.disk, p.slow, p.peers, p.door
 	l.metrics, l.log, l.fail = s.metrics, s.log, s.fail
 	door.clients = l.conns
+	box.kick = l.kick
 	ctx, cancel := context.WithCancel(context.Background())
 	p.cancel = cancel
 	go p.disk.run()
