@@ -46,6 +46,16 @@ type File interface {
 	Close() error
 }
 
+// AsyncFile is offered by a File whose WriteSync need not be waited for.
+type AsyncFile interface {
+	// StartWriteSync begins a WriteSync; false: that cannot be done here, and
+	// nothing was written. Until FinishWriteSync has returned p must not be
+	// changed, and nothing else written to the file.
+	StartWriteSync(p []byte, off int64) (begun bool, err error)
+	// FinishWriteSync waits for the end of what was begun.
+	FinishWriteSync() error
+}
+
 // StateMachine is what the log is for. All methods are called by the node's
 // Step except Decode and the writing of a Snapshot, which run beside it.
 type StateMachine interface {
@@ -90,21 +100,32 @@ type Opened struct {
 	Notes         []string             // what an operator should read (torn tail cut, ...)
 }
 
+// AsyncStorage is offered by a StorageAPI whose Sync need not be waited for.
+type AsyncStorage interface {
+	// StartSync begins a Sync and returns, as far as that takes no time; where it
+	// is not possible it does nothing. FinishSync must follow, with nothing else
+	// but Read asked of the storage between them.
+	StartSync() error
+	// FinishSync is Sync, or waits for the one that was begun.
+	FinishSync() error
+}
+
+
 // StorageAPI is what the shell (and the simulator) calls; *Storage has it.
 // Open is `func Open(o StorageOptions) (*Opened, error)`; its errors are
 // *DamagedError, *ForeignError (another cell's or replica's data), *InUseError.
 type StorageAPI interface {
-	// Append writes records behind the log, not yet durable. It copies what it
-	// needs before it returns.
+	// Append takes records for the next Sync, in order; they must not be changed
+	// until it has returned.
 	Append(records []*paxos.Record) error
-	// Sync makes all that was appended durable with one fdatasync. After an
-	// error the storage refuses everything (fail-stop).
+	// Sync writes all that was appended and makes it durable, with one flush.
+	// After an error the storage refuses everything (fail-stop).
 	Sync() error
 	// SetFounded writes the cell's identity into the identity file, durably.
 	SetFounded(cellIdentity uint64) error
 	// Read returns entries known chosen from slot from on, about limit bytes, and
 	// none above chosen: up to there the last record of each slot must have been
-	// appended. It may run beside Append. trimmed: from is before the first slot kept.
+	// made durable. It may run beside Append and Sync. trimmed: from is before the first slot kept.
 	Read(from paxos.Slot, limit int, chosen paxos.Slot) (entries []paxos.Entry, trimmed bool, err error)
 	// SaveSnapshot writes a snapshot beside the log and makes it durable; it
 	// may run beside everything else. The newest two are kept.

@@ -20,6 +20,7 @@ var (
 	_ FS         = (*OSFS)(nil)
 	_ Locker     = (*OSFS)(nil)
 	_ Background = (*OSFS)(nil)
+	_ AsyncFile  = (*osFile)(nil)
 )
 
 // NewOSFS makes the directory if it is not there (readable by the owner only).
@@ -187,14 +188,24 @@ func (f *osFile) Close() error                             { return f.f.Close() 
 func (f *osFile) Sync() error                              { return syncData(f.f) }
 
 func (f *osFile) WriteSync(p []byte, off int64) error {
-	if done, err := f.fs.direct.write(f, p, off); done || err != nil {
+	if begun, err := f.StartWriteSync(p, off); err != nil {
 		return err
+	} else if begun {
+		return f.FinishWriteSync()
 	}
 	if _, err := f.f.WriteAt(p, off); err != nil {
 		return err
 	}
 	return f.Sync()
 }
+
+// StartWriteSync implements AsyncFile.
+func (f *osFile) StartWriteSync(p []byte, off int64) (begun bool, err error) {
+	return f.fs.direct.start(f, p, off)
+}
+
+// FinishWriteSync implements AsyncFile.
+func (f *osFile) FinishWriteSync() error { return f.fs.direct.finish() }
 
 func (f *osFile) Size() (int64, error) {
 	info, err := f.f.Stat()

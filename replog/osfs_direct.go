@@ -44,9 +44,9 @@ type directWriter struct {
 	none bool    // the system does not do it: for good
 }
 
-// write is osFile.WriteSync, if it is done; false: it is not, and nothing is
-// written.
-func (w *directWriter) write(f *osFile, p []byte, off int64) (done bool, err error) {
+// start begins osFile.WriteSync, if it is done here; false: it is not, and nothing
+// is written. If it has begun, finish must follow.
+func (w *directWriter) start(f *osFile, p []byte, off int64) (begun bool, err error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.none || !isAligned(p) || off%directAlign != 0 {
@@ -58,10 +58,24 @@ func (w *directWriter) write(f *osFile, p []byte, off int64) (done bool, err err
 			w.none = true
 			return false, w.drop()
 		} else if err != nil {
-			return true, err
+			return false, err
 		}
 	}
-	return true, w.to.WriteSync(p, off)
+	if err := w.to.Start(p, off); err != nil {
+		return false, err
+	}
+	return true, nil
+}
+
+// finish waits for what start has begun.
+func (w *directWriter) finish() error {
+	w.mu.Lock()
+	d := w.to
+	w.mu.Unlock()
+	if d == nil {
+		return fmt.Errorf("waiting for a direct write: %w", fs.ErrClosed)
+	}
+	return d.Finish()
 }
 
 func (w *directWriter) turnTo(f *osFile) (err error) {

@@ -66,7 +66,7 @@ type directFile struct {
 	signal *os.File
 	resfd  uint32
 	wait   syscall.RawConn
-	step   func(uintptr) bool // turn, made once: a write allocates nothing
+	step   func(uintptr) bool // turn, made once: to wait allocates nothing
 
 	// Of the write under way. The kernel copies the control block before
 	// io_submit returns, but reads the memory to be written until the end: it
@@ -76,6 +76,8 @@ type directFile struct {
 	list      [1]*iocb
 	event     ioEvent
 	noTime    unix.Timespec
+	p         []byte
+	off       int64
 	submitted bool // the kernel has it and has not reported the end
 	err       error
 }
@@ -253,6 +255,28 @@ func unavailable(doing string, err error) error {
 func (d *directFile) WriteSync(p []byte, off int64) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
+	if err := d.start(p, off); err != nil {
+		return err
+	}
+	return d.finish()
+}
+
+// Start begins a WriteSync and does not wait for its end. Finish must follow; until
+// it has returned p is the kernel's.
+func (d *directFile) Start(p []byte, off int64) error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.start(p, off)
+}
+
+// Finish waits for the end of what Start has begun. Its error is WriteSync's.
+func (d *directFile) Finish() error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.finish()
+}
+
+func (d *directFile) start(p []byte, off int64) error {
 	switch {
 	case d.ring == 0:
 		return d.failed(p, off, fs.ErrClosed)
@@ -260,17 +284,34 @@ func (d *directFile) WriteSync(p []byte, off int64) error {
 		return d.failed(p, off, fmt.Errorf("place and memory must be multiples of %d", directAlign))
 	case d.submitted:
 		return d.failed(p, off, errors.New("the end of the write before is not known"))
-	case len(p) == 0:
+	}
+	d.p, d.off = p, off
+	if len(p) == 0 {
 		return nil
 	}
-	for {
-		res, err := d.write(p, off)
+	return d.submit()
+}
+
+func (d *directFile) finish() error {
+	p, off := d.p, d.off
+	d.p = nil
+	for len(p) > 0 {
+		if d.ring == 0 {
+			return d.failed(p, off, fs.ErrClosed)
+		}
+		res, err := d.ended()
 		switch {
 		case err != nil:
 			return d.failed(p, off, err)
 		case res == -int64(unix.EINTR):
 			// A signal came before anything was reported: as with fdatasync,
 			// the same again.
+			d.p, d.off = p, off
+			err := d.submit()
+			d.p = nil
+			if err != nil {
+				return err
+			}
 		case res < 0:
 			return d.failed(p, off, syscall.Errno(-res))
 		case res != int64(len(p)):
@@ -279,22 +320,44 @@ func (d *directFile) WriteSync(p []byte, off int64) error {
 			return nil
 		}
 	}
+	return nil
 }
 
-// write is one request to the kernel, from its beginning to its end.
-func (d *directFile) write(p []byte, off int64) (res int64, err error) {
-	d.pin.Pin(unsafe.SliceData(p))
+// submit hands the write of p at off to the kernel.
+func (d *directFile) submit() error {
+	first := unsafe.SliceData(d.p)
+	d.pin.Pin(first)
 	d.block = iocb{
 		data:    d.block.data + 1,
 		rwFlags: unix.RWF_DSYNC,
 		opcode:  iocbCmdPwrite,
 		fildes:  uint32(d.file.Fd()),
-		buf:     uint64(uintptr(unsafe.Pointer(unsafe.SliceData(p)))),
-		nbytes:  uint64(len(p)),
-		offset:  off,
+		buf:     uint64(uintptr(unsafe.Pointer(first))),
+		nbytes:  uint64(len(d.p)),
+		offset:  d.off,
 		flags:   iocbFlagResfd,
 		resfd:   d.resfd,
 	}
+	for {
+		n, _, errno := unix.Syscall(unix.SYS_IO_SUBMIT, d.ring, 1, uintptr(unsafe.Pointer(&d.list[0])))
+		switch {
+		case errno == unix.EINTR:
+			continue
+		case errno == 0 && n == 1:
+			d.submitted = true
+			return nil
+		}
+		d.pin.Unpin()
+		err := errors.New("io_submit: the kernel took nothing")
+		if errno != 0 {
+			err = os.NewSyscallError("io_submit", errno)
+		}
+		return d.failed(d.p, d.off, err)
+	}
+}
+
+// ended waits for the end of the write under way.
+func (d *directFile) ended() (res int64, err error) {
 	d.err = nil
 	err = d.wait.Read(d.step)
 	if d.submitted && d.err == nil {
@@ -314,28 +377,10 @@ func (d *directFile) write(p []byte, off int64) (res int64, err error) {
 }
 
 // turn is called by the poller: at once, and whenever the eventfd was signalled.
-// It reports whether there is nothing to wait for. The write is submitted in
-// the first turn, and not before: the poller has forgotten earlier signals by
-// then, so that it cannot lose this one, however fast it comes.
-func (d *directFile) turn(uintptr) bool {
-	if d.submitted {
-		return d.reap(0, &d.noTime)
-	}
-	for {
-		n, _, errno := unix.Syscall(unix.SYS_IO_SUBMIT, d.ring, 1, uintptr(unsafe.Pointer(&d.list[0])))
-		switch {
-		case errno == unix.EINTR:
-			continue
-		case errno != 0:
-			d.err = os.NewSyscallError("io_submit", errno)
-		case n != 1:
-			d.err = errors.New("io_submit: the kernel took nothing")
-		default:
-			d.submitted = true
-		}
-		return d.err != nil
-	}
-}
+// It reports whether there is nothing to wait for. The poller has forgotten
+// earlier signals when it calls for the first time; that of a write which ended
+// before is not missed, since its end is looked for then.
+func (d *directFile) turn(uintptr) bool { return d.reap(0, &d.noTime) }
 
 // reap takes the completion, if there are at least so many within that time
 // (nil is for ever), and reports whether that is settled. With no time left the

@@ -18,5 +18,11 @@ func (*directFile) turnTo(string) error { return errDirectUnavailable }
 // WriteSync fails.
 func (*directFile) WriteSync([]byte, int64) error { return errDirectUnavailable }
 
+// Start fails.
+func (*directFile) Start([]byte, int64) error { return errDirectUnavailable }
+
+// Finish fails.
+func (*directFile) Finish() error { return errDirectUnavailable }
+
 // Close has nothing to close.
 func (*directFile) Close() error { return nil }

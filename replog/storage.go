@@ -37,7 +37,10 @@ type Storage struct {
 	id       *pb.Identity
 }
 
-var _ StorageAPI = (*Storage)(nil)
+var (
+	_ StorageAPI   = (*Storage)(nil)
+	_ AsyncStorage = (*Storage)(nil)
+)
 
 func (o *StorageOptions) check() error {
 	switch {
@@ -343,6 +346,12 @@ func (s *Storage) Append(records []*paxos.Record) error { return s.log.append(re
 
 // Sync implements StorageAPI.
 func (s *Storage) Sync() error { return s.log.sync() }
+
+// StartSync implements AsyncStorage.
+func (s *Storage) StartSync() error { return s.log.start() }
+
+// FinishSync implements AsyncStorage.
+func (s *Storage) FinishSync() error { return s.log.finish() }
 
 func (s *Storage) cellIdentity() uint64 {
 	s.identity.Lock()

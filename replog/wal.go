@@ -67,6 +67,7 @@ type wal struct {
 	tail    tailBlock       // of the active segment
 	placed  []placement     // of flushPending, kept for its memory
 	image   []byte          // what a flush writes; aligned
+	flight  flight          // the flush under way
 	facts   facts
 	next    *preparation // of the next segment; nil while there is none
 
@@ -162,7 +163,7 @@ func (w *wal) encode(r *paxos.Record) error {
 			// entries before it.
 			piece.Chosen = r.Chosen
 		}
-		if err := w.place(&piece); err != nil {
+		if err := w.frame(&piece); err != nil {
 			return err
 		}
 	}
@@ -188,8 +189,8 @@ func pieces(entries []paxos.Entry) iter.Seq2[[]paxos.Entry, bool] {
 	}
 }
 
-// place encodes one frame behind buf.
-func (w *wal) place(r *paxos.Record) error {
+// frame encodes one frame behind buf.
+func (w *wal) frame(r *paxos.Record) error {
 	start := len(w.buf)
 	buf, err := appendMessage(beginFrame(w.buf), EncodeRecord(r))
 	if err != nil {

@@ -13,6 +13,17 @@ type tailBlock struct {
 	data [blockBytes]byte
 }
 
+// flight is a flush under way: its write, and what its end makes true.
+type flight struct {
+	on     bool
+	image  []byte
+	base   int64     // of the image
+	file   AsyncFile // the write has begun there, and is to be waited for
+	end    int64     // of the records
+	mark   placedMark
+	placed []placement
+}
+
 // sync makes everything appended durable.
 func (w *wal) sync() error {
 	w.writing.Lock()
@@ -23,8 +34,56 @@ func (w *wal) sync() error {
 	return w.flushPending()
 }
 
-// flushPending writes the pending records and the mark that names them in one
-// piece, durably. A write or fsync that failed is never tried again.
+// start begins what sync does as far as that takes no time; finish does, or waits
+// for, the rest. Nothing else may be asked of the log between them.
+func (w *wal) start() error {
+	w.writing.Lock()
+	defer w.writing.Unlock()
+	if err := w.stop.check(); err != nil {
+		return err
+	}
+	f, ok := w.active.file.(AsyncFile)
+	if !ok || len(w.pending) == 0 || w.place(int64(len(w.buf))) == 0 {
+		return nil
+	}
+	if err := w.takeOff(); err != nil {
+		return err
+	}
+	begun, err := f.StartWriteSync(w.flight.image, w.flight.base)
+	if err != nil {
+		return w.land(err)
+	}
+	if begun {
+		w.flight.file = f
+	}
+	return nil
+}
+
+// finish ends what start has begun.
+func (w *wal) finish() error {
+	w.writing.Lock()
+	defer w.writing.Unlock()
+	if f := w.flight.file; f != nil {
+		return w.land(f.FinishWriteSync())
+	}
+	if err := w.stop.check(); err != nil {
+		return err
+	}
+	return w.flushPending()
+}
+
+// flushPending writes the pending records, and waits until they are durable.
+func (w *wal) flushPending() error {
+	if !w.flight.on {
+		if err := w.takeOff(); err != nil || !w.flight.on {
+			return err
+		}
+	}
+	return w.land(w.active.file.WriteSync(w.flight.image, w.flight.base))
+}
+
+// takeOff makes a flight of the pending records and the mark that names them,
+// which will be written in one piece, durably.
 //
 // If they fit behind the last record, in its block, that block and the block of
 // marks behind it are written again, the records before with the same bytes, and
@@ -36,64 +95,80 @@ func (w *wal) sync() error {
 // whatever part of the write a power cut leaves, the last mark that it leaves
 // names what was durable before; and if a block that was written again is lost
 // as a whole, the marks say, or their own loss does, that something was there.
-func (w *wal) flushPending() error {
+func (w *wal) takeOff() error {
+	invariant.Assert(!w.flight.on, "a flush of the log begins before the last one has ended")
 	if len(w.pending) == 0 {
 		return nil
 	}
-	off, err := w.room(int64(len(w.buf)))
-	if err != nil {
-		return err
+	off := w.place(int64(len(w.buf)))
+	if off == 0 {
+		// The old segment is durable: only the last can ever have a torn tail.
+		if err := w.begin(int64(len(w.buf)), nil); err != nil {
+			return err
+		}
+		off = w.place(int64(len(w.buf)))
 	}
 	s := w.active
 	base := off &^ (blockBytes - 1)
 	end := off + int64(len(w.buf))
 	at := roundUp(end, blockBytes)
-	invariant.Assert(at+blockBytes <= s.size, "segment %d: %d bytes at %d do not fit", s.number, len(w.buf), off)
+	invariant.Assert(off != 0 && at+blockBytes <= s.size, "segment %d: %d bytes at %d do not fit", s.number, len(w.buf), off)
 	image := w.imageOf(int(at + blockBytes - base))
 	copy(image, w.tail.data[:off-base])
 	records := image[off-base:]
 	copy(records, w.buf)
 	placed := w.seal(records, off)
 	clear(records[len(w.buf) : at-off])
-	m := mark{flush: w.flush, start: s.end, end: end}
 	before := w.tail.newest
-	slot := 1 - before.slot
-	putMarkBlock(image[at-base:], m, before.mark, s.seed, at, slot)
-	if err := s.file.WriteSync(image, base); err != nil {
+	m := placedMark{mark{flush: w.flush, start: s.end, end: end}, at, 1 - before.slot}
+	putMarkBlock(image[at-base:], m.mark, before.mark, s.seed, at, m.slot)
+	w.flight = flight{on: true, image: image, base: base, end: end, mark: m, placed: placed}
+	clear(w.pending)
+	w.pending, w.buf = w.pending[:0], w.buf[:0]
+	if cap(w.buf) > 2*maxRecordPayload {
+		w.buf = nil
+	}
+	return nil
+}
+
+// land ends the flight. A write that failed is never tried again.
+func (w *wal) land(err error) error {
+	s, f := w.active, w.flight
+	w.flight = flight{}
+	if err != nil {
 		return w.stop.fail("writing "+segmentName(s.number), err)
 	}
-	w.tail.newest = placedMark{m, at, slot}
-	w.tail.open = end < at
-	if last := at - blockBytes - base; w.tail.open {
-		copy(w.tail.data[:end-(at-blockBytes)], image[last:])
-	}
 	w.flush++
+	w.tail.newest = f.mark
+	w.tail.open = f.end < f.mark.at
+	if last := f.mark.at - blockBytes; w.tail.open {
+		copy(w.tail.data[:f.end-last], f.image[last-f.base:])
+	}
 	w.mu.Lock()
-	s.end = end
-	for _, p := range placed {
+	s.end = f.end
+	for _, p := range f.placed {
 		w.note(s, p.entries, p.at)
 	}
 	w.mu.Unlock()
-	w.flushed()
+	clear(f.placed)
+	if cap(w.image) > 2*maxRecordPayload {
+		w.image = nil
+	}
 	w.prepareNext()
 	return nil
 }
 
-// room gives where n bytes of records go, in a new segment if this one has no
-// room for them and their mark. The old one is durable: only the last segment
-// can ever have a torn tail.
-func (w *wal) room(n int64) (off int64, err error) {
+// place gives where n bytes of records go; 0: the segment has no room for them
+// and their mark.
+func (w *wal) place(n int64) (off int64) {
 	s := w.active
 	if w.tail.open && s.end+n <= roundUp(s.end, blockBytes) {
-		return s.end, nil
+		return s.end
 	}
 	if off = w.tail.newest.at + blockBytes; off+roundUp(n, blockBytes)+blockBytes <= s.size {
-		return off, nil
+		return off
 	}
-	if err := w.begin(n, nil); err != nil {
-		return 0, err
-	}
-	return w.tail.newest.at + blockBytes, nil
+	return 0
 }
 
 // seal gives the pending records, which stand in frames and will stand at off,
@@ -114,20 +189,6 @@ func (w *wal) seal(frames []byte, off int64) []placement {
 	}
 	w.placed = placed
 	return placed
-}
-
-// flushed forgets what is written, and does not keep more than a few large
-// records' memory for the next.
-func (w *wal) flushed() {
-	clear(w.pending)
-	clear(w.placed)
-	w.pending, w.placed, w.buf = w.pending[:0], w.placed[:0], w.buf[:0]
-	if cap(w.buf) > 2*maxRecordPayload {
-		w.buf = nil
-	}
-	if cap(w.image) > 2*maxRecordPayload {
-		w.image = nil
-	}
 }
 
 // imageOf gives n bytes to be filled, aligned in memory as direct writes want

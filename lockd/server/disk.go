@@ -26,43 +26,80 @@ func (w *diskWork) empty() bool {
 
 // disk owns the log's writing side: one goroutine writes all that has queued
 // up while the last flush ran, flushes once, reports, and only then lets the
-// messages go that depend on it.
+// messages go that depend on it. If it has nothing to do, the loop begins the
+// flush itself (see put) and leaves to the goroutine what comes after: so the
+// disk works at once, while the loop goes on with its turn.
 //
 // Its queue is bounded by the protocol: a leader has a window of slots in
 // flight, a follower gets no more than its leader's window, and everything else
 // is one item an event.
 type disk struct {
 	storage replog.StorageAPI
-	// post reports to the loop; send sends messages to peers; fail stops the
-	// replica. None of them blocks.
-	post    func(replica.Event)
+	async   replog.AsyncStorage // storage, if it is one
+	// post reports to the loop, aside: without taking its turn; send sends messages
+	// to peers; fail stops the replica. None of them blocks.
+	post    func(ev replica.Event, aside bool)
 	send    func([]replog.Send)
 	fail    func(error)
 	metrics *shellMetrics
 
 	mu      sync.Mutex
 	queue   []diskWork
+	busy    bool // somebody works: the goroutine, or the loop on its behalf
+	begun   bool // the loop has begun a flush: the goroutine is to finish it
+	failed  bool
 	closing bool
 	wake    chan struct{}
 	done    chan struct{}
 
-	// Of the goroutine alone: what is gathered for the next flush.
+	// Of who is busy: what is gathered for the next flush.
 	records  []*paxos.Record
 	after    []replog.SendAfter
 	sends    []replog.Send // of after, once it is durable
 	sequence uint64        // highest gathered
+	start    time.Time     // of the flush
 }
 
 func newDisk(storage replog.StorageAPI) *disk {
-	return &disk{storage: storage, wake: make(chan struct{}, 1), done: make(chan struct{})}
+	async, _ := storage.(replog.AsyncStorage)
+	return &disk{storage: storage, async: async, wake: make(chan struct{}, 1), done: make(chan struct{})}
 }
 
-// put queues a batch's work; the loop alone calls it.
+// put takes a batch's work; the loop alone calls it. It begins the flush if
+// nobody is busy, there is nothing that could take time, and the storage lets it.
 func (d *disk) put(w diskWork) {
 	d.mu.Lock()
-	d.queue = append(d.queue, w)
+	inline := d.async != nil && !d.busy && !d.failed && !d.closing && len(d.queue) == 0 &&
+		len(w.appends) > 0 && w.install == nil && w.founded == 0 && w.trim == 0
+	if inline {
+		d.busy = true
+	} else {
+		d.queue = append(d.queue, w)
+	}
 	d.mu.Unlock()
+	if inline && !d.begin(&w) {
+		return
+	}
 	d.signal()
+}
+
+// begin begins a flush for the goroutine to finish; false: the disk has failed.
+func (d *disk) begin(w *diskWork) bool {
+	d.start = time.Now()
+	d.gather(w)
+	err := d.write()
+	if err == nil {
+		if err = d.async.StartSync(); err != nil {
+			err = fmt.Errorf("flush the log: %w", err)
+		}
+	}
+	d.mu.Lock()
+	d.begun, d.failed = err == nil, err != nil
+	d.mu.Unlock()
+	if err != nil {
+		d.fail(err)
+	}
+	return err == nil
 }
 
 func (d *disk) signal() {
@@ -87,95 +124,150 @@ func (d *disk) close() {
 func (d *disk) run() {
 	defer close(d.done)
 	var works []diskWork
+	mine := false // it is this goroutine that is busy
 	for {
 		d.mu.Lock()
-		works, d.queue = d.queue, works[:0]
-		closing := d.closing
+		begun := d.begun
+		d.begun = false
+		if !begun && (mine || !d.busy) {
+			works, d.queue = d.queue, works[:0]
+			d.busy = len(works) > 0
+		}
+		idle := !begun && len(works) == 0
+		end := d.failed || idle && d.closing && !d.busy
 		d.mu.Unlock()
-		if len(works) == 0 {
-			if closing {
-				return
-			}
+		switch {
+		case end:
+			return
+		case idle:
+			mine = false
 			<-d.wake
 			continue
 		}
-		err := d.perform(works)
-		if err != nil {
+		var err error
+		if mine, err = d.work(begun, works); err != nil {
+			d.mu.Lock()
+			d.failed = true
+			d.mu.Unlock()
 			d.fail(err)
 			return
 		}
 		clear(works)
+		works = works[:0]
 		if cap(works) > keepLetters {
 			works = nil
 		}
 	}
 }
 
-func (d *disk) perform(works []diskWork) error {
+// work finishes the flush that the loop has begun, or does all of works; more:
+// more has come meanwhile, and the goroutine is still busy.
+func (d *disk) work(begun bool, works []diskWork) (more bool, err error) {
+	if begun {
+		if err := d.async.FinishSync(); err != nil {
+			return false, fmt.Errorf("flush the log: %w", err)
+		}
+		d.measure()
+		return d.report(true), nil
+	}
 	for i := range works {
 		w := &works[i]
 		if w.install != nil || w.founded != 0 {
 			// These keep their place behind what was appended before.
 			if err := d.flush(); err != nil {
-				return err
+				return false, err
 			}
+			d.report(false)
 			if err := d.inOrder(w); err != nil {
-				return err
+				return false, err
 			}
 		}
-		for _, a := range w.appends {
-			d.records = append(d.records, a.Record)
-			d.sequence = max(d.sequence, a.Sequence)
-		}
-		for _, a := range w.after {
-			d.after = append(d.after, a)
-			d.sequence = max(d.sequence, a.Sequence)
-		}
+		d.gather(w)
 		if w.trim != 0 {
 			if err := d.flush(); err != nil {
-				return err
+				return false, err
 			}
+			d.report(false)
 			if err := d.storage.Trim(w.trim); err != nil {
-				return fmt.Errorf("drop old log segments: %w", err)
+				return false, fmt.Errorf("drop old log segments: %w", err)
 			}
 		}
 	}
-	return d.flush()
+	if err := d.flush(); err != nil {
+		return false, err
+	}
+	return d.report(true), nil
 }
 
-// flush makes durable what is gathered, reports it, and then sends what waited
-// for it.
-func (d *disk) flush() error {
-	if len(d.records) > 0 {
-		start := time.Now()
-		if err := d.storage.Append(d.records); err != nil {
-			return fmt.Errorf("write to the log: %w", err)
-		}
-		if err := d.storage.Sync(); err != nil {
-			return fmt.Errorf("flush the log: %w", err)
-		}
-		d.metrics.flush.Observe(time.Since(start).Seconds())
-		d.metrics.flushRecords.Observe(float64(len(d.records)))
+// gather adds a batch's records and messages to the next flush.
+func (d *disk) gather(w *diskWork) {
+	for _, a := range w.appends {
+		d.records = append(d.records, a.Record)
+		d.sequence = max(d.sequence, a.Sequence)
 	}
-	if d.sequence == 0 {
+	for _, a := range w.after {
+		d.after = append(d.after, a)
+		d.sequence = max(d.sequence, a.Sequence)
+	}
+}
+
+// flush makes durable what is gathered.
+func (d *disk) flush() error {
+	if len(d.records) == 0 {
 		return nil
 	}
-	// The messages first: their receivers work while the loop here does.
+	d.start = time.Now()
+	if err := d.write(); err != nil {
+		return err
+	}
+	if err := d.storage.Sync(); err != nil {
+		return fmt.Errorf("flush the log: %w", err)
+	}
+	d.measure()
+	return nil
+}
+
+func (d *disk) write() error {
+	if err := d.storage.Append(d.records); err != nil {
+		return fmt.Errorf("write to the log: %w", err)
+	}
+	return nil
+}
+
+func (d *disk) measure() {
+	d.metrics.flush.Observe(time.Since(d.start).Seconds())
+	d.metrics.flushRecords.Observe(float64(len(d.records)))
+}
+
+// report tells what is durable now, having sent what waited for it. With the
+// last report the goroutine is not busy any more, and whoever wants may begin
+// the next flush, unless more has come meanwhile.
+func (d *disk) report(last bool) (more bool) {
 	done := d.sequence
 	for i := range d.after {
 		// Durable before visible: nothing leaves before its record is on disk.
 		invariant.Assert(d.after[i].Sequence <= done, "a message that waits for record %d would leave at %d", d.after[i].Sequence, done)
 		d.sends = append(d.sends, d.after[i].Send)
 	}
+	// The messages first: their receivers work while the loop here does.
 	if len(d.sends) > 0 {
 		d.send(d.sends)
 	}
-	d.post(replog.AppendDone{Sequence: done})
 	clear(d.records)
 	clear(d.after)
 	clear(d.sends)
 	d.records, d.after, d.sends, d.sequence = d.records[:0], d.after[:0], d.sends[:0], 0
-	return nil
+	if last {
+		d.mu.Lock()
+		more = len(d.queue) > 0
+		d.busy = more
+		d.mu.Unlock()
+	}
+	if done > 0 {
+		// The loop's turn is taken here if there is nothing else to do.
+		d.post(replog.AppendDone{Sequence: done}, !last || more)
+	}
+	return more
 }
 
 // inOrder does what must come behind all earlier appends and before the
@@ -192,6 +284,6 @@ func (d *disk) inOrder(w *diskWork) error {
 	if err := d.storage.InstallSnapshot(w.install.Meta, w.install.Promised, w.install.Entries); err != nil {
 		return fmt.Errorf("install a snapshot: %w", err)
 	}
-	d.post(replog.SnapshotInstalled{Meta: w.install.Meta})
+	d.post(replog.SnapshotInstalled{Meta: w.install.Meta}, true)
 	return nil
 }

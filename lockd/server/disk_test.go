@@ -68,7 +68,7 @@ func (s *scriptedStorage) SaveSnapshot(_ *pb.SnapshotMeta, snapshot replog.Snaps
 func scriptedDisk(s *scriptedStorage) *disk {
 	d := newDisk(s)
 	d.metrics = newShellMetrics()
-	d.post = func(ev replica.Event) {
+	d.post = func(ev replica.Event, _ bool) {
 		switch ev := ev.(type) {
 		case replog.AppendDone:
 			s.h.add("done %d", ev.Sequence)

@@ -182,8 +182,8 @@ func (s *Server) start(opened *replog.Opened) (*parts, error) {
 	if err != nil {
 		return nil, fmt.Errorf("start the replica from the log: %w", err)
 	}
-	post := func(ev replica.Event) {
-		l := letter{event: ev}
+	post := func(ev replica.Event, aside bool) {
+		l := letter{event: ev, aside: aside}
 		if _, flushed := ev.(replog.AppendDone); flushed {
 			l.wakes = ifFlush
 		}
@@ -199,7 +199,7 @@ func (s *Server) start(opened *replog.Opened) (*parts, error) {
 		return nil, err
 	}
 	p.disk.post, p.disk.send, p.disk.fail, p.disk.metrics = post, p.peers.SendAll, s.fail, s.metrics
-	p.slow.post, p.slow.fail = post, s.fail
+	p.slow.post, p.slow.fail = func(ev replica.Event) { post(ev, true) }, s.fail
 	l := p.loop
 	l.rep, l.box, l.disk, l.slow, l.peers, l.door = rep, box, p.disk, p.slow, p.peers, p.door
 	l.metrics, l.log, l.fail = s.metrics, s.log, s.fail
