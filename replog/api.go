@@ -110,7 +110,6 @@ type AsyncStorage interface {
 	FinishSync() error
 }
 
-
 // StorageAPI is what the shell (and the simulator) calls; *Storage has it.
 // Open is `func Open(o StorageOptions) (*Opened, error)`; its errors are
 // *DamagedError, *ForeignError (another cell's or replica's data), *InUseError.

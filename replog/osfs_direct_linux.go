@@ -86,10 +86,10 @@ type directFile struct {
 // same for 32 and 64 bits.
 type iocb struct {
 	data    uint64 // comes back in the event
-	key     uint32 // written by the kernel
+	_       uint32 // key, written by the kernel
 	rwFlags int32
 	opcode  uint16
-	reqprio int16
+	_       int16 // priority, none
 	fildes  uint32
 	buf     uint64
 	nbytes  uint64
