@@ -167,13 +167,17 @@ func (n *Node) admit(p *peer) {
 	if text == "" {
 		return
 	}
-	n.fx.Send = append(n.fx.Send, Send{To: p.id, Message: &pb.PeerMessage{
-		Body: &pb.PeerMessage_Refusal{Refusal: &pb.PeerRefusal{Text: text, Fatal: fatal}},
-	}})
+	n.refuse(p, text, fatal)
 	if p.noted != text || n.now-p.notedAt >= noteAgain {
 		p.noted, p.notedAt = text, n.now
 		n.warn("the connection with %s is refused: %s", p.name, text)
 	}
+}
+
+func (n *Node) refuse(p *peer, text string, fatal bool) {
+	n.fx.Send = append(n.fx.Send, Send{To: p.id, Message: &pb.PeerMessage{
+		Body: &pb.PeerMessage_Refusal{Refusal: &pb.PeerRefusal{Text: text, Fatal: fatal}},
+	}})
 }
 
 // objection says why the peer is refused, "" if it is not, and whether it must
@@ -246,6 +250,12 @@ func (n *Node) peerReceived(id paxos.ReplicaID, m *pb.PeerMessage) {
 		return
 	}
 	if p.refused != "" {
+		if _, founding := m.GetBody().(*pb.PeerMessage_Founding); founding {
+			// It has not heard; it would wait for this cell for ever.
+			if text, fatal := n.objection(p); text != "" {
+				n.refuse(p, text, fatal)
+			}
+		}
 		return
 	}
 	switch body := m.GetBody().(type) {

@@ -207,6 +207,27 @@ func TestWipedMemberIsRefusedAndTold(t *testing.T) {
 	}
 }
 
+// A refusal may be lost. Who has not heard it asks again, and is told again.
+func TestWipedMemberHearsOfItsRefusalInTheEnd(t *testing.T) {
+	c := newCell(t, 9, 3, nil)
+	c.mustStart(0, 1, 2)
+	c.until("founded", founded(c))
+	c.crash(1)
+	c.wipe(1)
+	c.loss = 100
+	c.mustStart(1)
+	c.pass(500 * time.Millisecond)
+	if !c.hosts[1].up() {
+		t.Fatal("it has stopped already: the test does not test what it says")
+	}
+	c.loss = 0
+	c.until("stopped", func() bool { return !c.hosts[1].up() })
+	var refused *replog.RefusedError
+	if !errors.As(c.hosts[1].fatal, &refused) {
+		t.Fatalf("n2 stopped with %v", c.hosts[1].fatal)
+	}
+}
+
 func TestWipedMajorityFoundsNothing(t *testing.T) {
 	c := newCell(t, 3, 3, nil)
 	c.mustStart(0, 1, 2)
