@@ -14,7 +14,9 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // fixedSeeds are seeds that once failed, each for its own reason, and some
 // that show much: they are run for ever.
-var fixedSeeds = []uint64{1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12}
+var fixedSeeds = []uint64{1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12,
+	221, // a refusal that was lost
+}
 
 func TestFixedSeeds(t *testing.T) {
 	left := fixedSeeds
