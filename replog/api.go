@@ -102,9 +102,10 @@ type Opened struct {
 
 // AsyncStorage is offered by a StorageAPI whose Sync need not be waited for.
 type AsyncStorage interface {
-	// StartSync begins a Sync and returns, as far as that takes no time; where it
-	// is not possible it does nothing. FinishSync must follow, with nothing else
-	// but Read asked of the storage between them.
+	// StartSync begins a Sync and does not wait for the disk, though the kernel
+	// may for a moment; where that is not possible it leaves all to FinishSync,
+	// which must follow, with nothing else that concerns the log but Read asked
+	// between them. Snapshots may be saved, read and received.
 	StartSync() error
 	// FinishSync is Sync, or waits for the one that was begun.
 	FinishSync() error

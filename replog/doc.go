@@ -71,8 +71,8 @@
 //
 // A flush is all that was appended since the last one, in one contiguous write
 // that is durable when it returns: its records and, in the block behind them,
-// its mark, which says its number, where the flush before it ended, and where it
-// ends. If the records fit behind the last ones in their block, that block and
+// its mark, which says its number, where what was durable before it ended, and
+// where it ends itself. If the records fit behind the last ones in their block, that block and
 // the marks behind it are written again, with what they held and more; else they
 // begin behind the marks, which stay. A block of marks holds the newest mark and
 // the one before it, each in a sector of its own, so that no torn write takes
@@ -94,10 +94,12 @@
 // it is. In the last one:
 //
 //	bad bytes before the start of the newest marked flush    damaged
-//	bad bytes within the newest marked flush                 doubtful
+//	bad bytes within it, and records of a later flush behind damaged
+//	other bad bytes within the newest marked flush           doubtful
 //	bad bytes behind it, then records of a later flush       damaged
 //	other bad bytes behind it                                torn
 //	good records of two flushes behind the newest good mark  damaged
+//	the newest mark names a byte where no record ends        damaged
 //	the file is shorter than its header says                 damaged
 //	the header is unreadable, or no mark is readable         damaged
 //
@@ -115,8 +117,11 @@
 // that failed a kernel may show what it never wrote, and call the next fsync a
 // success. It checks everything before it changes anything.
 //
-// What this cannot find: the loss of the whole last segment, or of a whole old
-// directory put in the place of the new one.
+// What this cannot find: the loss of the whole last segment, of both blocks of a
+// flush that wrote blocks again (and with them the earlier flushes in that block,
+// less than 4096 bytes: a device without protection against power cuts that loses
+// pages larger than a block), or of a whole old directory put in the place of the
+// new one.
 //
 // # Snapshots
 //

@@ -188,7 +188,7 @@ func (f *osFile) Close() error                             { return f.f.Close() 
 func (f *osFile) Sync() error                              { return syncData(f.f) }
 
 func (f *osFile) WriteSync(p []byte, off int64) error {
-	if begun, err := f.StartWriteSync(p, off); err != nil {
+	if begun, err := f.fs.direct.start(f, p, off, true); err != nil {
 		return err
 	} else if begun {
 		return f.FinishWriteSync()
@@ -201,7 +201,7 @@ func (f *osFile) WriteSync(p []byte, off int64) error {
 
 // StartWriteSync implements AsyncFile.
 func (f *osFile) StartWriteSync(p []byte, off int64) (begun bool, err error) {
-	return f.fs.direct.start(f, p, off)
+	return f.fs.direct.start(f, p, off, false)
 }
 
 // FinishWriteSync implements AsyncFile.

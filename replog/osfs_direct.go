@@ -45,14 +45,18 @@ type directWriter struct {
 }
 
 // start begins osFile.WriteSync, if it is done here; false: it is not, and nothing
-// is written. If it has begun, finish must follow.
-func (w *directWriter) start(f *osFile, p []byte, off int64) (begun bool, err error) {
+// is written. If it has begun, finish must follow. Without turn it is not done if
+// another file was written last: to turn to one takes a write of its own.
+func (w *directWriter) start(f *osFile, p []byte, off int64, turn bool) (begun bool, err error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.none || !isAligned(p) || off%directAlign != 0 {
 		return false, nil
 	}
 	if w.of != f {
+		if !turn {
+			return false, nil
+		}
 		err := w.turnTo(f)
 		if errors.Is(err, errDirectUnavailable) {
 			w.none = true

@@ -277,7 +277,7 @@ func (s *scanned) findFrames(w *window, off, n int64, t *tail) error {
 // acknowledged and goes; else a *DamagedError.
 //
 // Invariant: what a successful Sync covered is never cut. A flush is
-// acknowledged only after its mark was written under the same fdatasync, so
+// acknowledged only after its mark was durable, by the same write, so
 // bytes that no mark names were not acknowledged, and bytes that one names are
 // never cut.
 func (s *scanned) judge(t tail) (cut bool, err error) {

@@ -34,14 +34,16 @@ func (w *wal) sync() error {
 	return w.flushPending()
 }
 
-// start begins what sync does as far as that takes no time; finish does, or waits
-// for, the rest. Nothing else may be asked of the log between them.
+// start begins what sync does as far as that need not wait for the disk; finish
+// does, or waits for, the rest. Nothing but read may be asked of the log between
+// them.
 func (w *wal) start() error {
 	w.writing.Lock()
 	defer w.writing.Unlock()
 	if err := w.stop.check(); err != nil {
 		return err
 	}
+	invariant.Assert(!w.flight.on, "a flush of the log is begun while another one is under way")
 	f, ok := w.active.file.(AsyncFile)
 	if !ok || len(w.pending) == 0 || w.place(int64(len(w.buf))) == 0 {
 		return nil
@@ -74,6 +76,7 @@ func (w *wal) finish() error {
 
 // flushPending writes the pending records, and waits until they are durable.
 func (w *wal) flushPending() error {
+	invariant.Assert(w.flight.file == nil, "the log is to be flushed while a flush is under way")
 	if !w.flight.on {
 		if err := w.takeOff(); err != nil || !w.flight.on {
 			return err
@@ -93,8 +96,8 @@ func (w *wal) flushPending() error {
 // Invariant: no block of marks is ever overwritten with anything but marks, and
 // no block of records with anything but what it holds and more behind. So
 // whatever part of the write a power cut leaves, the last mark that it leaves
-// names what was durable before; and if a block that was written again is lost
-// as a whole, the marks say, or their own loss does, that something was there.
+// names what was durable before; and if one of two blocks that were written again
+// is lost as a whole, the other one tells that something was there.
 func (w *wal) takeOff() error {
 	invariant.Assert(!w.flight.on, "a flush of the log begins before the last one has ended")
 	if len(w.pending) == 0 {

@@ -186,7 +186,11 @@ func (f *walFound) writeAgain() error {
 		return w.stop.fail("writing the last flush of "+segmentName(s.number)+" again", err)
 	}
 	win := &window{f: s.file, size: s.end}
-	for off := min(best.start, s.end); off < s.end; {
+	from := min(best.start, s.end)
+	if from > s.start {
+		from &^= blockBytes - 1 // the flush wrote the whole of its first block
+	}
+	for off := from; off < s.end; {
 		b, err := win.at(off, windowBytes)
 		if err != nil {
 			return fmt.Errorf("reading the last flush of %s: %w", segmentName(s.number), err)

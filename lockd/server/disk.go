@@ -66,7 +66,7 @@ func newDisk(storage replog.StorageAPI) *disk {
 }
 
 // put takes a batch's work; the loop alone calls it. It begins the flush if
-// nobody is busy, there is nothing that could take time, and the storage lets it.
+// nobody is busy, there is nothing else to do first, and the storage lets it.
 func (d *disk) put(w diskWork) {
 	d.mu.Lock()
 	inline := d.async != nil && !d.busy && !d.failed && !d.closing && len(d.queue) == 0 &&
@@ -77,14 +77,14 @@ func (d *disk) put(w diskWork) {
 		d.queue = append(d.queue, w)
 	}
 	d.mu.Unlock()
-	if inline && !d.begin(&w) {
-		return
+	if inline {
+		d.begin(&w)
 	}
 	d.signal()
 }
 
-// begin begins a flush for the goroutine to finish; false: the disk has failed.
-func (d *disk) begin(w *diskWork) bool {
+// begin begins a flush for the goroutine to finish.
+func (d *disk) begin(w *diskWork) {
 	d.start = time.Now()
 	d.gather(w)
 	err := d.write()
@@ -99,7 +99,6 @@ func (d *disk) begin(w *diskWork) bool {
 	if err != nil {
 		d.fail(err)
 	}
-	return err == nil
 }
 
 func (d *disk) signal() {

@@ -65,8 +65,29 @@ func (s *scriptedStorage) SaveSnapshot(_ *pb.SnapshotMeta, snapshot replog.Snaps
 	return snapshot.WriteSnapshot(io.Discard)
 }
 
-func scriptedDisk(s *scriptedStorage) *disk {
-	d := newDisk(s)
+// asyncStorage is a scriptedStorage whose flushes are begun and finished.
+type asyncStorage struct {
+	*scriptedStorage
+	begin error
+}
+
+func (s asyncStorage) StartSync() error {
+	s.h.add("start")
+	return s.begin
+}
+
+func (s asyncStorage) FinishSync() error {
+	s.h.add("finish")
+	if s.gate != nil {
+		return <-s.gate
+	}
+	return nil
+}
+
+func scriptedDisk(s *scriptedStorage) *disk { return diskOn(s, s) }
+
+func diskOn(storage replog.StorageAPI, s *scriptedStorage) *disk {
+	d := newDisk(storage)
 	d.metrics = newShellMetrics()
 	d.post = func(ev replica.Event, _ bool) {
 		switch ev := ev.(type) {
@@ -147,6 +168,75 @@ func TestDiskFailureLetsNothingOut(t *testing.T) {
 	want := "append 1; sync; fail: flush the log: no more disk"
 	if got := s.h.String(); got != want {
 		t.Errorf("got  %s\nwant %s", got, want)
+	}
+}
+
+// The first flush is begun by who asks for it, and the goroutine finishes it;
+// what comes meanwhile is one flush of the goroutine's.
+func TestDiskFlushIsBegunAtOnce(t *testing.T) {
+	s := &scriptedStorage{h: &history{}, gate: make(chan error)}
+	d := diskOn(asyncStorage{s, nil}, s)
+	d.put(diskWork{appends: []replog.Append{record(1)}, after: []replog.SendAfter{after(1, 2)}})
+	if got, want := s.h.String(), "append 1; start"; got != want {
+		t.Errorf("got %s, want %s", got, want)
+	}
+	d.put(diskWork{appends: []replog.Append{record(2)}, after: []replog.SendAfter{after(2, 3)}})
+	d.put(diskWork{after: []replog.SendAfter{after(3, 2)}, founded: 5})
+	go d.run()
+	s.gate <- nil // the flush begun
+	s.gate <- nil // the goroutine's own
+	d.close()
+	want := "append 1; start; finish; send to 2; done 1; append 1; sync; send to 3; done 2; founded 5; send to 2; done 3"
+	if got := s.h.String(); got != want {
+		t.Errorf("got  %s\nwant %s", got, want)
+	}
+}
+
+// A turn of the loop that a report causes may begin the next flush at once.
+func TestDiskFlushIsBegunByTheReportOfTheLast(t *testing.T) {
+	s := &scriptedStorage{h: &history{}}
+	d := diskOn(asyncStorage{s, nil}, s)
+	again := make(chan struct{})
+	d.post = func(ev replica.Event, aside bool) {
+		done := ev.(replog.AppendDone).Sequence
+		s.h.add("done %d %v", done, aside)
+		if done < 3 {
+			d.put(diskWork{appends: []replog.Append{record(done + 1)}})
+			s.h.add("turn over")
+			return
+		}
+		close(again)
+	}
+	go d.run()
+	d.put(diskWork{appends: []replog.Append{record(1)}})
+	<-again
+	d.close()
+	want := "append 1; start; finish; done 1 false; append 1; start; turn over; finish; done 2 false; append 1; start; turn over; finish; done 3 false"
+	if got := s.h.String(); got != want {
+		t.Errorf("got  %s\nwant %s", got, want)
+	}
+}
+
+func TestDiskFailureOfWhatWasBegunLetsNothingOut(t *testing.T) {
+	broken := errors.New("no more disk")
+	for _, tc := range []struct {
+		begin, finish error
+		want          string
+	}{
+		{broken, nil, "append 1; start; fail: flush the log: no more disk"},
+		{nil, broken, "append 1; start; finish; fail: flush the log: no more disk"},
+	} {
+		s := &scriptedStorage{h: &history{}, gate: make(chan error, 1)}
+		s.gate <- tc.finish
+		d := diskOn(asyncStorage{s, tc.begin}, s)
+		d.put(diskWork{appends: []replog.Append{record(1)}, after: []replog.SendAfter{after(1, 2)}})
+		go d.run()
+		<-d.done
+		d.put(diskWork{appends: []replog.Append{record(2)}, after: []replog.SendAfter{after(2, 2)}})
+		d.close()
+		if got := s.h.String(); got != tc.want {
+			t.Errorf("got  %s\nwant %s", got, tc.want)
+		}
 	}
 }
 

@@ -9,7 +9,8 @@
 // one thing:
 //
 //	loop            the ticks, and the turns that nobody else takes
-//	disk            appends, flushes, and what must keep its order with them
+//	disk            appends, flushes (those that a turn has begun it finishes),
+//	                and what must keep its order with them
 //	reads, saves    slow work beside the log: catch-up reads, snapshots
 //	accept          the client listener
 //	reader, writer  one pair for each client connection
