@@ -54,6 +54,8 @@ type follower struct {
 	// first: it is asked first, see thrift; timely is how often it was in time.
 	first  bool
 	timely uint64
+	// counted: slots up to it are in ThriftCounts as sent.
+	counted Slot
 }
 
 // newLeadership begins with what the promises told of each follower. One that

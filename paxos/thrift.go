@@ -134,9 +134,9 @@ func (r *Replica) releaseAt(p *follower) time.Duration {
 }
 
 // sendTo is the slot up to which a follower is to be sent accepts now.
-// Invariant: a spare whose votes count has been sent each slot hurryMax after it
-// was proposed, or at the next Take behind that; and when less than that is
-// chosen and held back, it is within holdSlots and holdBytes.
+// Invariant: a spare whose votes count and that does not fetch has been sent each
+// slot hurryMax after it was proposed, or at the next Take behind that; and when
+// less than that is chosen and held back, it is within holdSlots and holdBytes.
 func (r *Replica) sendTo(p *follower, hurries bool) Slot {
 	last := r.lead.next - 1
 	switch {
@@ -145,15 +145,22 @@ func (r *Replica) sendTo(p *follower, hurries bool) Slot {
 	case !r.spare(p):
 		return min(last, max(p.accepted, r.chosen)+Slot(2*r.o.WindowSlots))
 	case hurries && p.voter:
-		r.thrift.HeldBack += uint64(max(p.sent, r.chosen) - p.sent)
-		r.thrift.Hedged += uint64(last - max(p.sent, r.chosen))
+		r.thrift.HeldBack += p.count(r.chosen)
+		r.thrift.Hedged += p.count(last)
 		r.lead.thrift.hedged = last
 		return last
 	case r.now >= r.releaseAt(p):
-		r.thrift.HeldBack += uint64(r.chosen - p.sent)
+		r.thrift.HeldBack += p.count(r.chosen)
 		return r.chosen
 	}
 	return p.sent
+}
+
+// count gives how many slots up to upTo are sent for the first time.
+func (p *follower) count(upTo Slot) uint64 {
+	from := max(p.sent, p.counted)
+	p.counted = max(from, upTo)
+	return uint64(p.counted - from)
 }
 
 // Due is the earliest instant at which Take does something although no event
@@ -194,7 +201,8 @@ func (r *Replica) observe(own, n Slot) {
 	if r.role != Leader || n <= r.chosen {
 		return
 	}
-	took := r.now - r.log.get(r.chosen+1).at
+	// What lasts longer changes nothing, and would count for long.
+	took := min(r.now-r.log.get(r.chosen+1).at, hurryMax)
 	if t.usual == 0 {
 		t.usual = took
 	}

@@ -206,7 +206,9 @@ func (l *loop) step(now time.Duration, t *letter) {
 }
 
 // perform does what the replica owes after a batch; false: the replica must
-// stop. Nothing here blocks.
+// stop. Nothing here waits for a peer or a client, nor for a disk, but for the
+// moment that the kernel may take to begin a flush (disk.put); while the file
+// system is frozen (fsfreeze) that lasts, and the loop with it: the others elect.
 func (l *loop) perform(e replica.Effects) bool {
 	for _, n := range e.Log.Notes {
 		l.log.Info(n)
@@ -292,7 +294,7 @@ func (l *loop) setRole(old *replica.Role, role replica.Role) {
 // loop has ended, or ctx has.
 func (l *loop) ask(ctx context.Context, f func(*replica.Replica)) error {
 	done := make(chan struct{})
-	if !l.box.put(letter{ask: func(r *replica.Replica) { f(r); close(done) }}) {
+	if !l.box.put(letter{aside: true, ask: func(r *replica.Replica) { f(r); close(done) }}) {
 		return errStopping
 	}
 	select {

@@ -18,7 +18,8 @@ type letter struct {
 	// peerBytes is what a peer's message weighs in the peers' allowance.
 	peerBytes int
 	wakes     wakes
-	// aside: who puts it has other things to do than to take the loop's turn.
+	// aside: who puts it has other things to do than to take the loop's turn, or
+	// is not to wait for longer than it says.
 	aside bool
 	vote  paxos.Slot // of a letter that wakes ifVotes: it votes for slots up to it
 	// ask, instead of an event, is a question that the loop answers (HTTP).

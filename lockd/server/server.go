@@ -225,7 +225,7 @@ func (p *parts) handOver(failed <-chan struct{}) {
 	if p.alone || !p.loop.role.Load().Master {
 		return
 	}
-	p.loop.box.put(letter{event: replica.HandOver{}})
+	p.loop.box.put(letter{event: replica.HandOver{}, aside: true})
 	timeout := time.NewTimer(handOverTime)
 	defer timeout.Stop()
 	for p.loop.role.Load().Master {
