@@ -21,6 +21,7 @@ type scanned struct {
 	end    int64  // behind the last good record
 	flush  uint64 // of the last good record, or the header's
 	stop   string // why no record follows
+	stopAt int64  // where that was found
 
 	best placedMark // the newest good mark; flush 0: there is none
 	// ends is where records end that stand behind the last mark passed.
@@ -71,7 +72,7 @@ func scanSegment(f File, number uint64, id *pb.Identity, visit func(*paxos.Recor
 	for {
 		at, rec, fr, err := s.next(w)
 		if isBadFrame(err) {
-			s.stop = err.Error()
+			s.stop, s.stopAt = err.Error(), at
 			return s, nil
 		} else if err != nil {
 			return nil, fmt.Errorf("%s, byte %d: %w", name, at, err)
@@ -288,16 +289,22 @@ func (s *scanned) judge(t tail) (cut bool, err error) {
 		}
 	}
 	m := s.best
+	// Where the next record ought to stand: right behind the last, or, if the mark
+	// names nothing there, behind the marks.
+	at := s.end
+	if s.stopAt > s.end && m.end > roundUp(s.end, blockBytes) {
+		at = s.stopAt
+	}
 	if m.flush == 0 {
 		return false, damaged(roundUp(s.end, blockBytes), false, "no flush mark is readable")
 	}
 	switch {
 	case s.end < m.start:
-		return false, damaged(s.end, false, "%s, but flush %d from byte %d on was made durable later", s.stop, m.flush, m.start)
+		return false, damaged(at, false, "%s, but flush %d from byte %d on was made durable later", s.stop, m.flush, m.start)
 	case s.end < m.end && t.laterFlush > m.flush:
-		return false, damaged(s.end, false, "%s, and good records of a later flush follow at byte %d", s.stop, t.laterAt)
+		return false, damaged(at, false, "%s, and good records of a later flush follow at byte %d", s.stop, t.laterAt)
 	case s.end < m.end && !invariant.Planted(invariant.DoubtfulIsTorn):
-		return false, damaged(s.end, true, "%s, but the mark of flush %d says that it reaches to byte %d", s.stop, m.flush, m.end)
+		return false, damaged(at, true, "%s, but the mark of flush %d says that it reaches to byte %d", s.stop, m.flush, m.end)
 	case m.end >= s.ends[0] && !slices.Contains(s.ends, m.end) && !invariant.Planted(invariant.DoubtfulIsTorn):
 		return false, damaged(m.at, false, "the mark of flush %d names byte %d, where no record ends", m.flush, m.end)
 	case s.flush > m.flush+1:
@@ -306,7 +313,7 @@ func (s *scanned) judge(t tail) (cut bool, err error) {
 	case !t.dirty:
 		return false, nil
 	case t.laterFlush > m.flush+1:
-		return false, damaged(s.end, false, "%s, and good records of a later flush follow at byte %d", s.stop, t.laterAt)
+		return false, damaged(at, false, "%s, and good records of a later flush follow at byte %d", s.stop, t.laterAt)
 	}
 	return true, nil
 }

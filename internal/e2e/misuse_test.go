@@ -120,7 +120,7 @@ var ofLockd = []misuse{
 	{args: "--data-dir {dir}/plain --listen-client {free1} --listen-peer {free2} --listen-http {free3}", code: 1, stderr: "lockd: --data-dir: making the data directory {dir}/plain: mkdir {dir}/plain: not a directory: give a directory that this user can make and write"},
 	{args: "--data-dir {dir}/plain/sub --listen-client {free1} --listen-peer {free2} --listen-http {free3}", code: 1, stderr: "lockd: --data-dir: making the data directory {dir}/plain/sub: mkdir {dir}/plain: not a directory: give a directory that this user can make and write"},
 	{args: "--data-dir /proc/no/dir --listen-client {free1} --listen-peer {free2} --listen-http {free3}", code: 1, stderr: "lockd: --data-dir: making the data directory /proc/no/dir: mkdir /proc/no: no such file or directory: give a directory that this user can make and write"},
-	{args: "--data-dir {dir}/damaged --cell one --listen-client {free1} --listen-peer {free2} --listen-http {free3}", code: 1, stderr: "lockd: --data-dir {dir}/damaged: the data in {dir}/damaged is damaged: log/0000000000000001.seg, byte 8192: the segment's header is unreadable: a record of 1651663207 bytes is not possible; the replica may have forgotten votes and does not start with it. The others go on without it. Keep a copy of the directory; if the disk had an error, bring back the very same files from the disk itself, never from an older copy"},
+	{args: "--data-dir {dir}/damaged --cell one --listen-client {free1} --listen-peer {free2} --listen-http {free3}", code: 1, stderr: "lockd: --data-dir {dir}/damaged: the data in {dir}/damaged is damaged: log/0000000000000001.seg, byte 0: the segment's header is unreadable: a record of 1651663207 bytes is not possible; the replica may have forgotten votes and does not start with it. The others go on without it. Keep a copy of the directory; if the disk had an error, bring back the very same files from the disk itself, never from an older copy"},
 	{args: "local --replicas 0", code: 2, stderr: "lockd: --replicas 0: a local cell has 1 to 9", usage: "lockd local"},
 	{args: "local --replicas 10", code: 2, stderr: "lockd: --replicas 10: a local cell has 1 to 9", usage: "lockd local"},
 	{args: "local --replicas x", code: 2, stderr: `lockd: --replicas "x": must be a whole number, without a unit`, usage: "lockd local"},
@@ -345,7 +345,7 @@ func (b *bench) otherReplica() {
 		b.t.Fatal(err)
 	}
 	defer f.Close()
-	if _, err := f.WriteAt([]byte("garbage"), 8200); err != nil {
+	if _, err := f.WriteAt([]byte("garbage"), 8); err != nil {
 		b.t.Fatal(err)
 	}
 }
