@@ -28,12 +28,9 @@ import (
 func directDirs(tb testing.TB) []string {
 	dirs := []string{tb.TempDir()}
 	for _, parent := range []string{"/var/tmp", "/dev/shm"} {
-		if _, err := os.Stat(parent); err != nil {
-			continue
-		}
 		dir, err := os.MkdirTemp(parent, "direct-test-")
 		if err != nil {
-			tb.Fatal(err)
+			continue // not there, or not for us
 		}
 		tb.Cleanup(func() { _ = os.RemoveAll(dir) })
 		dirs = append(dirs, dir)
