@@ -36,8 +36,8 @@ func (w *diskWork) empty() bool {
 type disk struct {
 	storage replog.StorageAPI
 	async   replog.AsyncStorage // storage, if it is one
-	// post reports to the loop, aside: without taking its turn; send sends messages
-	// to peers; fail stops the replica. None of them blocks.
+	// post reports to the loop, and may take its turn, unless aside; send sends
+	// messages to peers; fail stops the replica. None of them waits for anybody.
 	post    func(ev replica.Event, aside bool)
 	send    func([]replog.Send)
 	fail    func(error)
