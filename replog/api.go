@@ -54,6 +54,9 @@ type AsyncFile interface {
 	StartWriteSync(p []byte, off int64) (begun bool, err error)
 	// FinishWriteSync waits for the end of what was begun.
 	FinishWriteSync() error
+	// AwaitWriteSync and WakeWriteSync are AsyncStorage's AwaitSync and WakeSync.
+	AwaitWriteSync() bool
+	WakeWriteSync()
 }
 
 // StateMachine is what the log is for. All methods are called by the node's
@@ -103,12 +106,22 @@ type Opened struct {
 // AsyncStorage is offered by a StorageAPI whose Sync need not be waited for.
 type AsyncStorage interface {
 	// StartSync begins a Sync and does not wait for the disk, though the kernel
-	// may for a moment; where that is not possible it leaves all to FinishSync,
-	// which must follow, with nothing else that concerns the log but Read asked
-	// between them. Snapshots may be saved, read and received.
-	StartSync() error
+	// may for a moment; begun is false where that is not possible and all is left
+	// to FinishSync. That must follow in any case, with nothing else that concerns
+	// the log but Read asked between them. Snapshots may be saved, read and
+	// received.
+	StartSync() (begun bool, err error)
 	// FinishSync is Sync, or waits for the one that was begun.
 	FinishSync() error
+	// AwaitSync is for the goroutine that calls FinishSync, to wait in before there
+	// is anything to finish: so that to begin a flush wakes nobody, its end alone
+	// does. It returns when a flush that StartSync has begun, or begins meanwhile,
+	// has ended, after WakeSync, and perhaps for nothing. False: that is not
+	// possible here, or not yet, and it has not waited.
+	AwaitSync() bool
+	// WakeSync makes an AwaitSync return, the next one if none is under way. Any
+	// goroutine may call it while no Sync, Append or FinishSync is under way.
+	WakeSync()
 }
 
 // StorageAPI is what the shell (and the simulator) calls; *Storage has it.

@@ -207,6 +207,12 @@ func (f *osFile) StartWriteSync(p []byte, off int64) (begun bool, err error) {
 // FinishWriteSync implements AsyncFile.
 func (f *osFile) FinishWriteSync() error { return f.fs.direct.finish() }
 
+// AwaitWriteSync implements AsyncFile.
+func (f *osFile) AwaitWriteSync() bool { return f.fs.direct.await() }
+
+// WakeWriteSync implements AsyncFile.
+func (f *osFile) WakeWriteSync() { f.fs.direct.wake() }
+
 func (f *osFile) Size() (int64, error) {
 	info, err := f.f.Stat()
 	if err != nil {

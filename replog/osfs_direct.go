@@ -73,13 +73,32 @@ func (w *directWriter) start(f *osFile, p []byte, off int64, turn bool) (begun b
 
 // finish waits for what start has begun.
 func (w *directWriter) finish() error {
-	w.mu.Lock()
-	d := w.to
-	w.mu.Unlock()
+	d := w.opened()
 	if d == nil {
 		return fmt.Errorf("waiting for a direct write: %w", fs.ErrClosed)
 	}
 	return d.Finish()
+}
+
+// await waits until a write that start has begun, or begins meanwhile, has ended:
+// then finish does not wait. It returns after wake too, and perhaps for nothing.
+// False: nothing has been written directly yet, and it has not waited.
+func (w *directWriter) await() bool {
+	d := w.opened()
+	return d != nil && d.Await()
+}
+
+// wake makes await return, the next one if none is under way.
+func (w *directWriter) wake() {
+	if d := w.opened(); d != nil {
+		d.Wake()
+	}
+}
+
+func (w *directWriter) opened() *directFile {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.to
 }
 
 func (w *directWriter) turnTo(f *osFile) (err error) {

@@ -13,6 +13,7 @@ import (
 	"os"
 	"runtime"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 	"unsafe"
@@ -67,6 +68,8 @@ type directFile struct {
 	resfd  uint32
 	wait   syscall.RawConn
 	step   func(uintptr) bool // turn, made once: to wait allocates nothing
+	watch  func(uintptr) bool // likewise, glance
+	woken  atomic.Bool        // Wake was called, and no Await has returned for it
 
 	// Of the write under way. The kernel copies the control block before
 	// io_submit returns, but reads the memory to be written until the end: it
@@ -78,8 +81,8 @@ type directFile struct {
 	noTime    unix.Timespec
 	p         []byte
 	off       int64
-	submitted bool // the kernel has it and has not reported the end
 	err       error
+	submitted atomic.Bool // the kernel has it, or gets it, and its end has not been seen
 }
 
 // iocb is the kernel's struct iocb as little-endian machines have it; it is the
@@ -163,7 +166,7 @@ func (d *directFile) turnTo(path string) error {
 // newDirect takes over a file that was opened with O_DIRECT, unless it fails.
 func newDirect(file *os.File) (*directFile, error) {
 	d := &directFile{name: file.Name(), file: file}
-	d.step, d.list[0] = d.turn, &d.block
+	d.step, d.watch, d.list[0] = d.turn, d.glance, &d.block
 	fd, err := unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK)
 	if err != nil {
 		return nil, refused("making an eventfd for direct writes to "+d.name, os.NewSyscallError("eventfd2", err))
@@ -282,7 +285,7 @@ func (d *directFile) start(p []byte, off int64) error {
 		return d.failed(p, off, fs.ErrClosed)
 	case !isAligned(p) || off < 0 || off%directAlign != 0:
 		return d.failed(p, off, fmt.Errorf("place and memory must be multiples of %d", directAlign))
-	case d.submitted:
+	case d.submitted.Load():
 		return d.failed(p, off, errors.New("the end of the write before is not known"))
 	}
 	d.p, d.off = p, off
@@ -338,15 +341,23 @@ func (d *directFile) submit() error {
 		flags:   iocbFlagResfd,
 		resfd:   d.resfd,
 	}
+	// Before the call: an Await may see the end of the write before this goroutine
+	// sees the end of the call.
+	d.submitted.Store(true)
 	for {
-		n, _, errno := unix.Syscall(unix.SYS_IO_SUBMIT, d.ring, 1, uintptr(unsafe.Pointer(&d.list[0])))
+		// Raw, although the kernel may hold it up: for a write that ends before the
+		// call does it sends the flush from here (some hundred µs), and it waits for
+		// a frozen file system or a full queue of the device. A collection of garbage
+		// waits for it then, and with it the process. But each call that the scheduler
+		// hears of wakes the runtime's monitor: at every flush that costs more.
+		n, _, errno := unix.RawSyscall(unix.SYS_IO_SUBMIT, d.ring, 1, uintptr(unsafe.Pointer(&d.list[0])))
 		switch {
 		case errno == unix.EINTR:
 			continue
 		case errno == 0 && n == 1:
-			d.submitted = true
 			return nil
 		}
+		d.submitted.Store(false)
 		d.pin.Unpin()
 		err := errors.New("io_submit: the kernel took nothing")
 		if errno != 0 {
@@ -356,16 +367,37 @@ func (d *directFile) submit() error {
 	}
 }
 
-// ended waits for the end of the write under way.
+// Await waits until a write that Start has begun, or begins meanwhile, has ended,
+// or until Wake is called; then Finish does not wait. False: the poller does not
+// wait (any more). It is for the goroutine that calls Finish; Close must not come
+// while it waits.
+func (d *directFile) Await() bool { return d.wait.Read(d.watch) == nil }
+
+// Wake makes Await return, the next one if none is under way.
+func (d *directFile) Wake() {
+	d.woken.Store(true)
+	one := uint64(1)
+	// It fails only once the counter is full, so the poller has been told.
+	_, _, _ = unix.RawSyscall(unix.SYS_WRITE, uintptr(d.resfd), uintptr(unsafe.Pointer(&one)), unsafe.Sizeof(one))
+}
+
+// glance is turn for Await: without a write there is nothing to look for.
+func (d *directFile) glance(uintptr) bool {
+	return d.woken.Swap(false) || d.submitted.Load() && d.reap(0, &d.noTime)
+}
+
+// ended waits for the end of the write under way, unless Await has seen it.
 func (d *directFile) ended() (res int64, err error) {
 	d.err = nil
-	err = d.wait.Read(d.step)
-	if d.submitted && d.err == nil {
+	if d.submitted.Load() {
+		err = d.wait.Read(d.step)
+	}
+	if d.submitted.Load() && d.err == nil {
 		// The poller gave up (it does if the eventfd is closed). The memory is
 		// the kernel's still: wait for the end in the ordinary way.
 		d.reap(1, nil)
 	}
-	if d.submitted {
+	if d.submitted.Load() {
 		return 0, d.err // pinned until Close has seen the end
 	}
 	d.pin.Unpin()
@@ -400,7 +432,9 @@ func (d *directFile) reap(least uintptr, within *unix.Timespec) bool {
 			d.err = os.NewSyscallError("io_getevents", errno)
 			return true
 		}
-		d.submitted = n == 0
+		if n != 0 {
+			d.submitted.Store(false)
+		}
 		return n != 0
 	}
 }
@@ -425,8 +459,7 @@ func (d *directFile) Close() error {
 		err = fmt.Errorf("closing direct writes to %s: %w", d.name, os.NewSyscallError("io_destroy", errno))
 	}
 	d.ring = 0
-	if d.submitted {
-		d.submitted = false
+	if d.submitted.Swap(false) {
 		d.pin.Unpin()
 	}
 	return errors.Join(err, d.signal.Close(), d.file.Close())

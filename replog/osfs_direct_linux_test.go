@@ -309,8 +309,8 @@ func TestDirectPollerGivesUp(t *testing.T) {
 		if err := d.WriteSync(p, directAlign); !errors.Is(err, os.ErrDeadlineExceeded) {
 			t.Errorf("a poller that gives up: %v", err)
 		}
-		if turns != 1 || d.submitted {
-			t.Errorf("after %d turns, under way still: %v", turns, d.submitted)
+		if turns != 1 || d.submitted.Load() {
+			t.Errorf("after %d turns, under way still: %v", turns, d.submitted.Load())
 		}
 		if got, err := os.ReadFile(path); err != nil || got[directAlign] != 7 {
 			t.Errorf("what was begun is not ended: %v", err)
@@ -324,6 +324,60 @@ func TestDirectPollerGivesUp(t *testing.T) {
 			if err := d.WriteSync(p, 0); err != nil {
 				t.Fatal(err)
 			}
+		}
+	})
+}
+
+// TestDirectAwait: who waits beforehand is woken by the end of each write that
+// another goroutine begins, by nothing else but Wake, and misses none of them.
+func TestDirectAwait(t *testing.T) {
+	onDirectFiles(t, 4*directAlign, func(t *testing.T, d *directFile, path string) {
+		const writes = 300
+		var mu sync.Mutex // as in the log's shell: a write's end is not looked at before its begin is known
+		begun, landed := 0, make(chan error)
+		var waiter sync.WaitGroup
+		waiter.Go(func() {
+			for finished := 0; finished < writes; {
+				if !d.Await() {
+					landed <- errors.New("the poller does not wait")
+					return
+				}
+				mu.Lock()
+				ended := begun > finished
+				mu.Unlock()
+				if ended {
+					finished++
+					landed <- d.Finish()
+				}
+			}
+		})
+		p := alignedBytes(directAlign)
+		for i := range writes {
+			if i%3 == 0 {
+				d.Wake()
+			}
+			binary.LittleEndian.PutUint64(p, uint64(i))
+			mu.Lock()
+			err := d.Start(p, int64(i%4)*directAlign)
+			begun++
+			mu.Unlock()
+			if i%5 == 0 {
+				d.Wake()
+			}
+			if err := errors.Join(err, <-landed); err != nil {
+				t.Fatal(err)
+			}
+			if d.submitted.Load() {
+				t.Error("a write that has ended is under way still")
+			}
+		}
+		waiter.Wait()
+		d.Wake()
+		if !d.Await() {
+			t.Error("a Wake before Await is lost")
+		}
+		if got, err := os.ReadFile(path); err != nil || binary.LittleEndian.Uint64(got[(writes-1)%4*directAlign:]) != writes-1 {
+			t.Errorf("the last write is not there: %v", err)
 		}
 	})
 }

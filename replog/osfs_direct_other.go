@@ -24,5 +24,11 @@ func (*directFile) Start([]byte, int64) error { return errDirectUnavailable }
 // Finish fails.
 func (*directFile) Finish() error { return errDirectUnavailable }
 
+// Await does not wait.
+func (*directFile) Await() bool { return false }
+
+// Wake has nobody to wake.
+func (*directFile) Wake() {}
+
 // Close has nothing to close.
 func (*directFile) Close() error { return nil }

@@ -348,10 +348,23 @@ func (s *Storage) Append(records []*paxos.Record) error { return s.log.append(re
 func (s *Storage) Sync() error { return s.log.sync() }
 
 // StartSync implements AsyncStorage.
-func (s *Storage) StartSync() error { return s.log.start() }
+func (s *Storage) StartSync() (begun bool, err error) { return s.log.start() }
 
 // FinishSync implements AsyncStorage.
 func (s *Storage) FinishSync() error { return s.log.finish() }
+
+// AwaitSync implements AsyncStorage.
+func (s *Storage) AwaitSync() bool {
+	f := s.log.asyncFile()
+	return f != nil && f.AwaitWriteSync()
+}
+
+// WakeSync implements AsyncStorage.
+func (s *Storage) WakeSync() {
+	if f := s.log.asyncFile(); f != nil {
+		f.WakeWriteSync()
+	}
+}
 
 func (s *Storage) cellIdentity() uint64 {
 	s.identity.Lock()

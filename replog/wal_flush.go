@@ -37,28 +37,36 @@ func (w *wal) sync() error {
 // start begins what sync does as far as that need not wait for the disk; finish
 // does, or waits for, the rest. Nothing but read may be asked of the log between
 // them.
-func (w *wal) start() error {
+func (w *wal) start() (begun bool, err error) {
 	w.writing.Lock()
 	defer w.writing.Unlock()
 	if err := w.stop.check(); err != nil {
-		return err
+		return false, err
 	}
 	invariant.Assert(!w.flight.on, "a flush of the log is begun while another one is under way")
 	f, ok := w.active.file.(AsyncFile)
 	if !ok || len(w.pending) == 0 || w.place(int64(len(w.buf))) == 0 {
-		return nil
+		return false, nil
 	}
 	if err := w.takeOff(); err != nil {
-		return err
+		return false, err
 	}
-	begun, err := f.StartWriteSync(w.flight.image, w.flight.base)
+	begun, err = f.StartWriteSync(w.flight.image, w.flight.base)
 	if err != nil {
-		return w.land(err)
+		return false, w.land(err)
 	}
 	if begun {
 		w.flight.file = f
 	}
-	return nil
+	return begun, nil
+}
+
+// asyncFile is the active segment's file, if its flushes can be begun.
+func (w *wal) asyncFile() AsyncFile {
+	w.writing.Lock()
+	defer w.writing.Unlock()
+	f, _ := w.active.file.(AsyncFile)
+	return f
 }
 
 // finish ends what start has begun.

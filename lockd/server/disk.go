@@ -47,6 +47,7 @@ type disk struct {
 	queue   []diskWork
 	busy    bool // somebody works: the goroutine, or the loop on its behalf
 	begun   bool // the loop has begun a flush: the goroutine is to finish it
+	parked  bool // the goroutine waits in AwaitSync, or is about to
 	failed  bool
 	closing bool
 	wake    chan struct{}
@@ -71,41 +72,68 @@ func (d *disk) put(w diskWork) {
 	d.mu.Lock()
 	inline := d.async != nil && !d.busy && !d.failed && !d.closing && len(d.queue) == 0 &&
 		len(w.appends) > 0 && w.install == nil && w.founded == 0 && w.trim == 0
+	var err error
+	var told bool // the goroutine comes by itself: who is busy looks into the queue at the end
 	if inline {
-		d.busy = true
+		told, err = d.begin(&w)
+		told = told && d.parked
 	} else {
+		told = d.busy
 		d.queue = append(d.queue, w)
 	}
-	d.mu.Unlock()
-	if inline {
-		d.begin(&w)
-	}
-	d.signal()
-}
-
-// begin begins a flush for the goroutine to finish.
-func (d *disk) begin(w *diskWork) {
-	d.start = time.Now()
-	d.gather(w)
-	err := d.write()
-	if err == nil {
-		if err = d.async.StartSync(); err != nil {
-			err = fmt.Errorf("flush the log: %w", err)
-		}
-	}
-	d.mu.Lock()
-	d.begun, d.failed = err == nil, err != nil
 	d.mu.Unlock()
 	if err != nil {
 		d.fail(err)
 	}
+	if !told {
+		d.signal()
+	}
 }
 
+// begin begins a flush for the goroutine to finish; true: its end will wake who is
+// parked. mu is held, since the flush may end before the call that begins it.
+func (d *disk) begin(w *diskWork) (begun bool, err error) {
+	d.busy = true
+	d.start = time.Now()
+	d.gather(w)
+	if err = d.write(); err == nil {
+		if begun, err = d.async.StartSync(); err != nil {
+			err = fmt.Errorf("flush the log: %w", err)
+		}
+	}
+	d.begun, d.failed = err == nil, err != nil
+	return begun, err
+}
+
+// signal wakes the goroutine.
 func (d *disk) signal() {
 	select {
 	case d.wake <- struct{}{}:
 	default:
 	}
+	d.mu.Lock()
+	parked := d.parked
+	d.mu.Unlock()
+	if parked {
+		d.async.WakeSync()
+	}
+}
+
+// wait waits for a signal, or for the end of a flush that the loop begins.
+func (d *disk) wait() {
+	if d.async != nil {
+		if d.async.AwaitSync() {
+			return
+		}
+		d.mu.Lock()
+		d.parked = false
+		begun := d.begun
+		d.mu.Unlock()
+		if begun {
+			return // by who believed that its end would wake this goroutine
+		}
+	}
+	<-d.wake
 }
 
 // close lets the goroutine finish what is queued and waits for it.
@@ -134,13 +162,14 @@ func (d *disk) run() {
 		}
 		idle := !begun && len(works) == 0
 		end := d.failed || idle && d.closing && !d.busy
+		d.parked = idle && !end && d.async != nil
 		d.mu.Unlock()
 		switch {
 		case end:
 			return
 		case idle:
 			mine = false
-			<-d.wake
+			d.wait()
 			continue
 		}
 		var err error

@@ -71,10 +71,14 @@ type asyncStorage struct {
 	begin error
 }
 
-func (s asyncStorage) StartSync() error {
+func (s asyncStorage) StartSync() (bool, error) {
 	s.h.add("start")
-	return s.begin
+	return false, s.begin
 }
+
+func (s asyncStorage) AwaitSync() bool { return false }
+
+func (s asyncStorage) WakeSync() {}
 
 func (s asyncStorage) FinishSync() error {
 	s.h.add("finish")
@@ -187,6 +191,53 @@ func TestDiskFlushIsBegunAtOnce(t *testing.T) {
 	s.gate <- nil // the goroutine's own
 	d.close()
 	want := "append 1; start; finish; send to 2; done 1; append 1; sync; send to 3; done 2; founded 5; send to 2; done 3"
+	if got := s.h.String(); got != want {
+		t.Errorf("got  %s\nwant %s", got, want)
+	}
+}
+
+// awaitingStorage is one whose flushes are begun for good, and wake who waits
+// when they end.
+type awaitingStorage struct {
+	*scriptedStorage
+	wakes  chan string
+	inside chan struct{} // an AwaitSync is under way
+}
+
+func (s awaitingStorage) StartSync() (bool, error) {
+	s.h.add("start")
+	return true, nil
+}
+
+func (s awaitingStorage) FinishSync() error {
+	s.h.add("finish")
+	return nil
+}
+
+func (s awaitingStorage) AwaitSync() bool {
+	s.inside <- struct{}{}
+	s.h.add("%s", <-s.wakes)
+	return true
+}
+
+func (s awaitingStorage) WakeSync() { s.wakes <- "woken" }
+
+// To begin a flush wakes nobody: the goroutine waits for its end already. For
+// everything else it is woken there.
+func TestDiskWaitsForTheEndBeforehand(t *testing.T) {
+	s := &scriptedStorage{h: &history{}}
+	storage := awaitingStorage{s, make(chan string, 8), make(chan struct{}, 8)}
+	d := diskOn(storage, s)
+	go d.run()
+	<-storage.inside
+	d.put(diskWork{appends: []replog.Append{record(1)}, after: []replog.SendAfter{after(1, 2)}})
+	d.put(diskWork{after: []replog.SendAfter{after(2, 3)}}) // meanwhile
+	storage.wakes <- "ended"
+	<-storage.inside
+	d.put(diskWork{founded: 5})
+	<-storage.inside
+	d.close()
+	want := "append 1; start; ended; finish; send to 2; done 1; send to 3; done 2; woken; founded 5; woken"
 	if got := s.h.String(); got != want {
 		t.Errorf("got  %s\nwant %s", got, want)
 	}
