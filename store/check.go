@@ -19,6 +19,7 @@ func (s *Store) Check() error {
 	k.claims()
 	k.sessions()
 	k.indexes()
+	k.atHand()
 	k.hash()
 	if len(k.broken) == 0 {
 		return nil
@@ -166,13 +167,10 @@ func safeLast(x *session) uint64 {
 
 func (k *checker) sessions() {
 	s := k.s
-	results, events := 0, 0
+	events := 0
 	s.sessions.Ascend(func(i sessionItem) bool {
 		id, x := i.id, i.session
 		k.that(x.hash == x.computeHash(id) && x.who == x.identityHash(id), "session %d: its hash is not that of its fields", id)
-		if s.recent.id == id {
-			k.that(s.recent.session == x, "session %d: the record kept at hand is not the table's", id)
-		}
 		k.sum += x.hash
 		k.that(id > 0 && id <= s.revision, "session %d: the state is of revision %d", id, s.revision)
 		n, ok := s.nonces.Get(nonceItem{nonce: x.nonce})
@@ -182,15 +180,11 @@ func (k *checker) sessions() {
 		k.that(x.lowest >= 1 && x.lowest <= x.last+1, "session %d: lowest unanswered %d, last %d", id, x.lowest, x.last)
 		k.that(x.acked < x.nextEvent, "session %d: event %d acknowledged, the next is %d", id, x.acked, x.nextEvent)
 		next := x.lowest
-		s.results.AscendGreaterOrEqual(resultItem{session: id}, func(r resultItem) bool {
-			if r.session != id {
-				return false
-			}
-			k.that(r.number == next && r.Result.GetNumber() == next, "session %d: result %d in the place of %d", id, r.number, next)
-			k.that(r.hash == hashOfResult(id, r.number, r.Result), "session %d: the hash of result %d is not that of its fields", id, r.number)
-			next, k.sum, results = next+1, k.sum+r.hash, results+1
-			return true
-		})
+		for _, r := range x.results.all() {
+			k.that(r.Number == next, "session %d: result %d in the place of %d", id, r.Number, next)
+			k.that(r.hash == hashOfResult(id, r.Number, r.Result), "session %d: the hash of result %d is not that of its fields", id, r.Number)
+			next, k.sum = next+1, k.sum+r.hash
+		}
 		k.that(next == x.last+1 && x.last+1-x.lowest <= keptMax, "session %d: results %d to %d, it has executed %d", id, x.lowest, next-1, x.last)
 		next = x.acked + 1
 		s.events.AscendGreaterOrEqual(eventItem{session: id}, func(e eventItem) bool {
@@ -207,7 +201,6 @@ func (k *checker) sessions() {
 		k.sessionCounts(id, x)
 		return true
 	})
-	k.that(results == s.results.Len(), "%d results of sessions, %d in all", results, s.results.Len())
 	k.that(events == s.events.Len(), "%d events of sessions, %d in all", events, s.events.Len())
 	k.that(s.nonces.Len() == s.sessions.Len(), "%d nonces, %d sessions", s.nonces.Len(), s.sessions.Len())
 }
@@ -249,6 +242,32 @@ func (k *checker) indexes() {
 		k.that(ok && c.until == t.at, "a timer at %d for claim %d/%d, which does not have it", t.at, t.session, t.ticket)
 		return true
 	})
+}
+
+// atHand verifies what is kept beside the tables to find records again, and
+// that no record is of a generation that is to come.
+func (k *checker) atHand() {
+	s := k.s
+	if x := s.recent; x.session != nil {
+		i, _ := s.sessions.Get(x)
+		k.that(i == x, "session %d: the record kept at hand is not the table's", x.id)
+	}
+	if l := s.recentLock; l.lock != nil {
+		i, _ := s.locks.Get(l)
+		k.that(i == l, "lock of %s: the record kept at hand is not the table's", l.path)
+	}
+	for _, n := range s.nodeCache {
+		if n.node != nil {
+			i, _ := s.nodes.Get(n)
+			k.that(i == n, "%s: the record kept at hand is not the table's", join(n.dir, n.name))
+		}
+	}
+	late := uint64(0)
+	s.nodes.Ascend(func(i nodeItem) bool { late = max(late, i.made); return true })
+	s.sessions.Ascend(func(i sessionItem) bool { late = max(late, i.made); return true })
+	s.locks.Ascend(func(i lockItem) bool { late = max(late, i.made); return true })
+	s.claims.Ascend(func(i claimItem) bool { late = max(late, i.made); return true })
+	k.that(late <= s.generation, "a record was made in generation %d of the store, it is generation %d", late, s.generation)
 }
 
 func (k *checker) hash() {

@@ -76,7 +76,7 @@ func (s *Store) timeCaused(c *pb.Command) *pb.Result {
 
 // ackEvents executes an AckEvents.
 func (s *Store) ackEvents(c *pb.Command) *pb.Result {
-	s.acknowledge(c.Session, c.AckedEvent, c.LowestUnanswered)
+	s.rehashSession(c.Session, s.acknowledge(c.Session, c.AckedEvent, c.LowestUnanswered))
 	return s.answer(&pb.Result{Session: c.Session})
 }
 
@@ -100,9 +100,9 @@ func (s *Store) request(c *pb.Command) *pb.Result {
 			return s.repeat(c)
 		}
 	}
-	s.acknowledge(c.Session, c.AckedEvent, c.LowestUnanswered)
-	x, _ = s.session(c.Session)
+	x = s.acknowledge(c.Session, c.AckedEvent, c.LowestUnanswered)
 	if kept := c.Number - x.lowest; !again && !s.mayKeep(c, kept) {
+		s.rehashSession(c.Session, x)
 		r := limited(LimitWindow, "%d results wait for the client, the limit of a session is %d: not executed, repeat with a higher lowest_unanswered", kept, WindowMax)
 		r.Number = c.Number
 		return s.answer(r)
@@ -128,8 +128,11 @@ func (s *Store) mayKeep(c *pb.Command, kept uint64) bool {
 	case *pb.Command_CloseSession:
 		return true
 	case *pb.Command_Release:
+		if kept < 2*WindowMax {
+			return true
+		}
 		_, found := s.claim(c.Session, op.Release.GetTicket())
-		return found || kept < 2*WindowMax
+		return found
 	case *pb.Command_VoidRequest:
 		return kept < 2*WindowMax
 	}
@@ -142,30 +145,19 @@ const keptMax = 2*WindowMax + LocksMax
 
 // repeat answers a request that has been executed.
 func (s *Store) repeat(c *pb.Command) *pb.Result {
-	kept, ok := s.results.Get(resultItem{session: c.Session, number: c.Number})
-	s.acknowledge(c.Session, c.AckedEvent, c.LowestUnanswered)
-	if ok {
-		s.commit()
-		return kept.Result
+	var r *pb.Result
+	x, _ := s.session(c.Session)
+	if kept, ok := x.results.find(c.Number); ok {
+		r = kept.Result
 	}
-	r := refuse(pb.Code_FORGOTTEN, "request %d was executed, its result has been dropped", c.Number)
+	s.rehashSession(c.Session, s.acknowledge(c.Session, c.AckedEvent, c.LowestUnanswered))
+	if r != nil {
+		s.commit()
+		return r
+	}
+	r = refuse(pb.Code_FORGOTTEN, "request %d was executed, its result has been dropped", c.Number)
 	r.Number = c.Number
 	return s.answer(r)
-}
-
-// record keeps the result of a request for repeats. A session that has ended
-// with it keeps nothing.
-func (s *Store) record(id uint64, r *pb.Result) {
-	x, ok := s.session(id)
-	if !ok || r.Number < x.lowest {
-		return
-	}
-	h := hashOfResult(id, r.Number, r)
-	if old, was := s.results.ReplaceOrInsert(resultItem{id, r.Number, h, r}); was {
-		s.sum -= old.hash
-	}
-	s.sum += h
-	s.editSession(id, func(x *session) { x.last = max(x.last, r.Number) })
 }
 
 // perform executes the operation of a request.

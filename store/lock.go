@@ -20,8 +20,9 @@ const (
 )
 
 // claim is one attempt of a session to lock a path, named by the session and
-// its ticket, the number of its Acquire. Never written once it is in a table.
+// its ticket, the number of its Acquire. It is written between take and file.
 type claim struct {
+	made      uint64 // see Store.generation
 	session   uint64
 	ticket    uint64
 	path      string
@@ -40,8 +41,9 @@ type claim struct {
 
 // lock is the lock of a path while anybody holds it, haunts it or waits for
 // it. Otherwise its generation and fence are kept in the node; without a node,
-// nowhere. Never written once it is in the table.
+// nowhere. Whoever writes it gets it from ownLock.
 type lock struct {
+	made       uint64 // see Store.generation
 	generation uint64 // of the present or last period
 	fence      uint64 // likewise
 	hash       uint64
@@ -97,22 +99,51 @@ func lessQueue(a, b queueItem) bool {
 }
 
 func (s *Store) lock(path string) (*lock, bool) {
+	if s.recentLock.lock != nil && s.recentLock.path == path {
+		return s.recentLock.lock, true
+	}
 	item, ok := s.locks.Get(lockItem{path: path})
+	if ok {
+		s.recentLock = item
+	}
 	return item.lock, ok
+}
+
+// ownLock is lock for those who write the record, which exists. The hash leaves
+// its mode and counts out; for the rest, rehashLock ends the writing.
+func (s *Store) ownLock(path string) *lock {
+	l, _ := s.lock(path)
+	if l.made == s.generation {
+		return l
+	}
+	own := *l // a clone may have it
+	own.made = s.generation
+	s.recentLock = lockItem{s.recentLock.path, &own}
+	s.locks.ReplaceOrInsert(s.recentLock)
+	return &own
+}
+
+func (s *Store) rehashLock(path string, l *lock) {
+	hash := l.computeHash(path)
+	s.sum += hash - l.hash
+	l.hash = hash
+}
+
+// addLock puts a new record in the table.
+func (s *Store) addLock(path string, l *lock) {
+	l.made = s.generation
+	l.hash = l.computeHash(path)
+	s.recentLock = lockItem{path, l}
+	if old, was := s.locks.ReplaceOrInsert(s.recentLock); was {
+		s.sum -= old.hash
+	}
+	s.sum += l.hash
+	s.changed = true
 }
 
 func (s *Store) claim(session, ticket uint64) (*claim, bool) {
 	item, ok := s.claims.Get(claimItem{session: session, ticket: ticket})
 	return item.claim, ok
-}
-
-func (s *Store) putLock(path string, l *lock) {
-	l.hash = l.computeHash(path)
-	if old, was := s.locks.ReplaceOrInsert(lockItem{path, l}); was {
-		s.sum -= old.hash
-	}
-	s.sum += l.hash
-	s.changed = true
 }
 
 // openLock makes the record of a lock that nobody uses yet: generation and
@@ -126,7 +157,7 @@ func (s *Store) openLock(path string) {
 		l.generation, l.fence = n.lockGen, n.fence
 		n.lockGen, n.fence, n.locked = 0, 0, true
 	})
-	s.putLock(path, l)
+	s.addLock(path, l)
 }
 
 // closeLock drops the record of a lock that nobody uses any more: generation
@@ -136,6 +167,7 @@ func (s *Store) closeLock(path string) {
 	if !was {
 		return
 	}
+	s.recentLock = lockItem{}
 	s.sum -= old.hash
 	s.changed = true
 	if _, ok := s.node(path); ok {
@@ -145,48 +177,66 @@ func (s *Store) closeLock(path string) {
 	}
 }
 
-// setClaim replaces a claim by its next state; was is nil for a new one, is is
-// nil for its end. The lock's record must exist; its counts, the indexes, the
-// timers and the session's counts follow.
-func (s *Store) setClaim(was, is *claim) {
-	var path string
-	if was != nil {
-		path = was.path
-		s.sum -= was.hash
-		s.claims.Delete(claimItem{session: was.session, ticket: was.ticket})
-		s.queue(was).Delete(queueItem{path: path, revision: was.revision})
-		if was.until != 0 {
-			s.timers.Delete(timerItem{was.until, was.session, was.ticket})
-		}
-		s.countClaim(was, -1)
+// addClaim puts a new claim in the tables. The lock's record must exist.
+func (s *Store) addClaim(c *claim) {
+	c.made = s.generation
+	s.claims.ReplaceOrInsert(claimItem{c.session, c.ticket, c})
+	s.file(c)
+}
+
+// file puts a claim in its queue and its timer among the timers, and counts it,
+// as its state says.
+func (s *Store) file(c *claim) {
+	c.hash = c.computeHash()
+	s.sum += c.hash
+	s.queue(c).ReplaceOrInsert(queueItem{c.path, c.revision, c})
+	if c.until != 0 {
+		s.timers.ReplaceOrInsert(timerItem{c.until, c.session, c.ticket})
 	}
-	if is != nil {
-		path = is.path
-		is.hash = is.computeHash()
-		s.sum += is.hash
-		s.claims.ReplaceOrInsert(claimItem{is.session, is.ticket, is})
-		s.queue(is).ReplaceOrInsert(queueItem{path, is.revision, is})
-		if is.until != 0 {
-			s.timers.ReplaceOrInsert(timerItem{is.until, is.session, is.ticket})
-		}
-		s.countClaim(is, +1)
+	s.countClaim(c, +1)
+	l := s.ownLock(c.path)
+	l.count(c, +1)
+	if c.state != waiting && l.holders == 1 {
+		l.mode = c.mode
 	}
-	old, _ := s.lock(path)
-	l := *old
-	l.count(was, -1)
-	l.count(is, +1)
-	if is != nil && is.state != waiting && l.holders == 1 {
-		l.mode = is.mode
+	s.changed = true
+}
+
+// unfile undoes file.
+func (s *Store) unfile(c *claim) {
+	s.sum -= c.hash
+	s.queue(c).Delete(queueItem{path: c.path, revision: c.revision})
+	if c.until != 0 {
+		s.timers.Delete(timerItem{c.until, c.session, c.ticket})
 	}
-	s.putLock(path, &l)
+	s.countClaim(c, -1)
+	s.ownLock(c.path).count(c, -1)
+	s.changed = true
+}
+
+// take unfiles a claim and returns it to be written and filed again.
+func (s *Store) take(c *claim) *claim {
+	s.unfile(c)
+	if c.made == s.generation {
+		return c
+	}
+	own := *c // a clone may have it
+	own.made = s.generation
+	s.claims.ReplaceOrInsert(claimItem{own.session, own.ticket, &own})
+	return &own
+}
+
+// removeClaim takes a claim out of the tables.
+func (s *Store) removeClaim(c *claim) {
+	s.unfile(c)
+	s.claims.Delete(claimItem{session: c.session, ticket: c.ticket})
 }
 
 func (l *lock) count(c *claim, by int) {
-	switch {
-	case c == nil:
-	case c.state == waiting:
+	switch c.state {
+	case waiting:
 		l.waiters += by
-	case c.state == ghost:
+	case ghost:
 		l.ghosts += by
 		l.holders += by
 	default:
@@ -231,10 +281,19 @@ func (s *Store) acquire(session uint64, ticket uint64, a *pb.Acquire) *pb.Result
 		sinceWall: s.wallMS, sinceCell: s.cellTime, delayMS: a.LockDelayMs, leaseMS: x.leaseMS,
 		mode: a.Mode, state: waiting,
 	}
-	if free {
-		return &pb.Result{Path: a.Path, Grant: s.grant(nil, c)}
+	if !free {
+		return s.enqueue(c, a)
 	}
-	return s.enqueue(c, a)
+	both := new(struct {
+		result pb.Result
+		grant  pb.Grant
+	})
+	s.admit(c)
+	s.addClaim(c)
+	s.note(ChangeLock, c.path, 0)
+	s.fillGrant(&both.grant, c)
+	both.result.Path, both.result.Grant = a.Path, &both.grant
+	return &both.result
 }
 
 func (s *Store) badAcquire(session, ticket uint64, a *pb.Acquire) *pb.Result {
@@ -247,11 +306,13 @@ func (s *Store) badAcquire(session, ticket uint64, a *pb.Acquire) *pb.Result {
 	if a.LockDelayMs > LockDelayMaxMillis {
 		return met(LimitLockDelay, refuse(pb.Code_BAD_COMMAND, "a lock-delay of %d ms is over the limit of %d ms", a.LockDelayMs, LockDelayMaxMillis))
 	}
-	if _, taken := s.claim(session, ticket); taken {
-		// Out of reach while each number is executed once.
-		return refuse(pb.Code_BAD_COMMAND, "ticket %d is in use", ticket)
-	}
 	x, _ := s.session(session)
+	if x.locks+x.ghosts+x.waiting > 0 {
+		if _, taken := s.claim(session, ticket); taken {
+			// Out of reach while each number is executed once.
+			return refuse(pb.Code_BAD_COMMAND, "ticket %d is in use", ticket)
+		}
+	}
 	if x.locks+x.ghosts+x.waiting >= LocksMax {
 		return limited(LimitLocks, "the session holds %d locks, has lost %d that it has not released, and waits for %d, the limit is %d: release some, or use another session",
 			x.locks, x.ghosts, x.waiting, LocksMax)
@@ -265,41 +326,34 @@ func (s *Store) badAcquire(session, ticket uint64, a *pb.Acquire) *pb.Result {
 	return nil
 }
 
-// grant makes c, which waited as was (nil: it did not wait), a holder.
+// admit makes c, which is in no queue, a holder; the caller files it.
 //
 // Invariants: an exclusive holder, ghosts included, is alone. Every exclusive
 // grant and the first grant of a shared period has a fence higher than all
 // before it at that path. Only a live session is granted anything.
-func (s *Store) grant(was, c *claim) *pb.Grant {
+func (s *Store) admit(c *claim) {
 	_, alive := s.session(c.session)
 	invariant.Assert(alive, "%s granted to session %d, which does not exist", c.path, c.session)
-	old, _ := s.lock(c.path)
-	invariant.Assert(old.admits(c.mode), "%s granted in mode %d beside %d holders in mode %d", c.path, c.mode, old.holders, old.mode)
-	if old.holders == 0 {
-		invariant.Assert(s.now > old.fence, "%s granted with fence %d after %d", c.path, s.now, old.fence)
-		l := *old
+	l := s.ownLock(c.path)
+	invariant.Assert(l.admits(c.mode), "%s granted in mode %d beside %d holders in mode %d", c.path, c.mode, l.holders, l.mode)
+	if l.holders == 0 {
+		invariant.Assert(s.now > l.fence, "%s granted with fence %d after %d", c.path, s.now, l.fence)
 		l.generation++
 		l.fence = s.now
-		s.putLock(c.path, &l)
-		old = &l
+		s.rehashLock(c.path, l)
 	}
-	is := *c
-	is.state, is.fence, is.until = held, old.fence, 0
-	is.sinceWall, is.sinceCell = s.wallMS, s.cellTime
-	s.setClaim(was, &is)
-	s.note(ChangeLock, c.path, 0)
-	return s.grantOf(&is)
+	c.state, c.fence, c.until = held, l.fence, 0
+	c.sinceWall, c.sinceCell = s.wallMS, s.cellTime
 }
 
-func (s *Store) grantOf(c *claim) *pb.Grant {
-	g := &pb.Grant{Path: c.path, Mode: c.mode, Fence: c.fence, Ticket: c.ticket, LockDelayMs: c.delayMS}
+func (s *Store) fillGrant(g *pb.Grant, c *claim) {
+	g.Path, g.Mode, g.Fence, g.Ticket, g.LockDelayMs = c.path, c.mode, c.fence, c.ticket, c.delayMS
 	if l, ok := s.lock(c.path); ok {
 		g.LockGeneration = l.generation
 	}
 	if n, ok := s.node(c.path); ok {
 		g.Instance = n.instance
 	}
-	return g
 }
 
 // release executes a Release: whatever the ticket is, it is over.
@@ -324,7 +378,7 @@ func (s *Store) release(session uint64, r *pb.Release) *pb.Result {
 
 // end takes a claim away.
 func (s *Store) end(c *claim) {
-	s.setClaim(c, nil)
+	s.removeClaim(c)
 	s.note(ChangeLock, c.path, 0)
 	s.touch(c.path)
 }
@@ -339,9 +393,9 @@ func (s *Store) haunt(c *claim, until int64) {
 		s.end(c)
 		return
 	}
-	is := *c
-	is.state, is.until = ghost, until
-	s.setClaim(c, &is)
+	c = s.take(c)
+	c.state, c.until = ghost, until
+	s.file(c)
 	s.note(ChangeLock, c.path, 0)
 	s.touch(c.path)
 }
@@ -350,7 +404,8 @@ func (s *Store) haunt(c *claim, until int64) {
 // is told, and the ghost stays for the longest lease the client may still have
 // and then the lock-delay.
 func (s *Store) lose(c *claim, reason string) {
-	grant := s.grantOf(c)
+	grant := new(pb.Grant)
+	s.fillGrant(grant, c)
 	s.haunt(c, later(s.cellTime, c.leaseMS+c.delayMS))
 	s.addEvent(c.session, &pb.SessionEvent{
 		Code: pb.Code_LOST, Ticket: c.ticket, Path: c.path, Grant: grant, Reason: reason,

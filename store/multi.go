@@ -17,7 +17,9 @@ func (s *Store) multi(session uint64, m *pb.Multi) *pb.Result {
 	for i, op := range m.Ops {
 		results[i] = s.multiOp(session, op)
 		if results[i].Code != pb.Code_OK {
-			before.changes, before.touched = s.changes[:changes], s.touched[:touched]
+			// What is at hand may be records that are not in the tables any more.
+			clear(s.nodeCache)
+			before.changes, before.touched, before.nodeCache = s.changes[:changes], s.touched[:touched], s.nodeCache
 			*s = *before
 			return multiFailed(results, i)
 		}

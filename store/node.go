@@ -9,9 +9,11 @@ import (
 	"github.com/seed70370324/lockd/store/pb"
 )
 
-// node is the value of a node. It is never written once it is in the tree.
+// node is the value of a node. It is written by editNode alone, and its data
+// never: readers may keep that.
 type node struct {
 	data       []byte
+	made       uint64 // see Store.generation
 	instance   uint64 // revision of its creation
 	contentGen uint64
 	lockGen    uint64 // while locked, the lock has it and this is 0
@@ -41,29 +43,43 @@ var crcTable = crc64.MakeTable(crc64.ECMA)
 func Checksum(data []byte) uint64 { return crc64.Checksum(data, crcTable) }
 
 func (s *Store) stat(path string, n *node) *pb.Stat {
-	lockGen := n.lockGen
+	t := new(pb.Stat)
+	s.fillStat(t, path, n)
+	return t
+}
+
+func (s *Store) fillStat(t *pb.Stat, path string, n *node) {
+	t.LockGeneration = n.lockGen
 	if n.locked {
 		if l, ok := s.lock(path); ok {
-			lockGen = l.generation
+			t.LockGeneration = l.generation
 		}
 	}
-	return &pb.Stat{
-		Instance:          n.instance,
-		ContentGeneration: n.contentGen,
-		LockGeneration:    lockGen,
-		AclGeneration:     n.aclGen,
-		Checksum:          n.checksum,
-		CreateRevision:    n.instance,
-		ModifyRevision:    n.modifyRev,
-		CreateMs:          n.createMS,
-		ModifyMs:          n.modifyMS,
-		Kind:              n.kind,
-		Owner:             n.owner,
-		DataLength:        uint32(len(n.data)),
-		Children:          n.children,
-		ChildGeneration:   n.childGen,
-		ChildRevision:     n.childRev,
-	}
+	t.Instance = n.instance
+	t.ContentGeneration = n.contentGen
+	t.AclGeneration = n.aclGen
+	t.Checksum = n.checksum
+	t.CreateRevision = n.instance
+	t.ModifyRevision = n.modifyRev
+	t.CreateMs = n.createMS
+	t.ModifyMs = n.modifyMS
+	t.Kind = n.kind
+	t.Owner = n.owner
+	t.DataLength = uint32(len(n.data))
+	t.Children = n.children
+	t.ChildGeneration = n.childGen
+	t.ChildRevision = n.childRev
+}
+
+// withStat is the answer that describes a node; it takes one allocation.
+func (s *Store) withStat(path string, n *node) *pb.Result {
+	both := new(struct {
+		result pb.Result
+		stat   pb.Stat
+	})
+	s.fillStat(&both.stat, path, n)
+	both.result.Path, both.result.Stat = path, &both.stat
+	return &both.result
 }
 
 func (n *node) setData(data []byte, hasData bool) {
@@ -123,7 +139,7 @@ func (s *Store) create(owner uint64, c *pb.Create) *pb.Result {
 		s.editNode(parent(path), func(p *node) { p.nextSeq = next + 1 })
 	}
 	n := s.makeNode(path, kind, owner, c.Data, c.HasData)
-	return &pb.Result{Path: path, Stat: s.stat(path, n)}
+	return s.withStat(path, n)
 }
 
 // sequentialPath is the path that a sequential create makes, and the number in
@@ -232,7 +248,7 @@ func (s *Store) put(p *pb.Put) *pb.Result {
 		s.makeParents(parent(p.Path))
 		n = s.makeNode(p.Path, pb.NodeKind_PERMANENT, 0, p.Data, p.HasData)
 	}
-	return &pb.Result{Path: p.Path, Stat: s.stat(p.Path, n)}
+	return s.withStat(p.Path, n)
 }
 
 // delete executes a Delete.
@@ -330,7 +346,7 @@ func (s *Store) checkNode(c *pb.Check) *pb.Result {
 	case c.Fence != 0 && !s.heldUnder(c.Path, c.Fence):
 		return refuse(pb.Code_CONFLICT, "%s is not held under fence %d", c.Path, c.Fence)
 	}
-	return &pb.Result{Path: c.Path, Stat: s.stat(c.Path, n)}
+	return s.withStat(c.Path, n)
 }
 
 // reap removes the container at path, and containers above it, if it has been

@@ -6,8 +6,9 @@ import (
 )
 
 // session is the record of a session; its number is the revision of its
-// opening. Never written once it is in the table.
+// opening. Whoever writes it gets it from ownSession.
 type session struct {
+	made       uint64 // see Store.generation
 	nonce      string
 	client     *pb.ClientInfo
 	leaseMS    uint64
@@ -26,6 +27,8 @@ type session struct {
 	ghosts     int // holdings that were lost
 	waiting    int
 	ephemerals int
+
+	results keptResults // lowest to last; each has a hash of its own
 }
 
 func (x *session) pendingEvents() int { return int(x.nextEvent - 1 - x.acked) }
@@ -43,19 +46,6 @@ type nonceItem struct {
 }
 
 func lessNonce(a, b nonceItem) bool { return a.nonce < b.nonce }
-
-type resultItem struct {
-	session, number uint64
-	hash            uint64
-	*pb.Result
-}
-
-func lessResult(a, b resultItem) bool {
-	if a.session != b.session {
-		return a.session < b.session
-	}
-	return a.number < b.number
-}
 
 type eventItem struct {
 	session, number uint64
@@ -81,56 +71,64 @@ func (s *Store) session(id uint64) (*session, bool) {
 	return item.session, ok
 }
 
-// replaceSession puts a record in the table, and returns the one before.
-func (s *Store) replaceSession(id uint64, x *session) (old sessionItem, was bool) {
+// ownSession is session for those who write the record.
+func (s *Store) ownSession(id uint64) (*session, bool) {
+	x, ok := s.session(id)
+	if !ok || x.made == s.generation {
+		return x, ok
+	}
+	own := *x // a clone may have it
+	own.made = s.generation
+	own.results = x.results.clone()
+	s.recent = sessionItem{id, &own}
+	s.sessions.ReplaceOrInsert(s.recent)
+	return &own, true
+}
+
+// rehashSession ends the writing of a record that ownSession has given.
+func (s *Store) rehashSession(id uint64, x *session) {
+	hash := x.computeHash(id)
+	s.sum += hash - x.hash
+	x.hash = hash
+}
+
+// addSession puts a new record in the table.
+func (s *Store) addSession(id uint64, x *session) {
+	x.made = s.generation
 	s.recent = sessionItem{id, x}
-	return s.sessions.ReplaceOrInsert(s.recent)
+	s.sessions.ReplaceOrInsert(s.recent)
+	s.rehashSession(id, x)
 }
 
-func (s *Store) putSession(id uint64, x *session) {
-	x.hash = x.computeHash(id)
-	if old, was := s.replaceSession(id, x); was {
-		s.sum -= old.hash
-	}
-	s.sum += x.hash
-}
-
-// editSession replaces the record of a session, if there is one, by a copy
-// that f has edited.
+// editSession has f edit the record of a session, if there is one.
 func (s *Store) editSession(id uint64, f func(*session)) {
-	old, ok := s.session(id)
-	if !ok {
-		return
+	if x, ok := s.ownSession(id); ok {
+		f(x)
+		s.rehashSession(id, x)
 	}
-	edited := *old
-	f(&edited)
-	s.putSession(id, &edited)
 }
 
-// recount is editSession for the counts, which the hash leaves out.
-func (s *Store) recount(id uint64, f func(*session)) {
-	old, ok := s.session(id)
-	if !ok {
-		return
-	}
-	edited := *old
-	f(&edited)
-	s.replaceSession(id, &edited)
-}
-
+// countClaim counts a claim in the record of its session, if that exists; the
+// hash leaves counts out.
 func (s *Store) countClaim(c *claim, by int) {
+	x, ok := s.ownSession(c.session)
+	if !ok {
+		return
+	}
 	switch c.state {
 	case waiting:
-		s.recount(c.session, func(x *session) { x.waiting += by })
+		x.waiting += by
 	case held:
-		s.recount(c.session, func(x *session) { x.locks += by })
+		x.locks += by
 	case ghost:
-		s.recount(c.session, func(x *session) { x.ghosts += by })
+		x.ghosts += by
 	}
 }
 
 func (s *Store) countEphemeral(owner uint64, by int) {
-	s.recount(owner, func(x *session) { x.ephemerals += by })
+	if x, ok := s.ownSession(owner); ok {
+		x.ephemerals += by
+	}
 }
 
 // open executes an OpenSession.
@@ -154,7 +152,7 @@ func (s *Store) open(o *pb.OpenSession) *pb.Result {
 		leaseMS: min(max(o.LeaseMs, LeaseMinMillis), LeaseMaxMillis),
 		lowest:  1, nextEvent: 1, lastChange: id, openedMS: s.wallMS,
 	}
-	s.putSession(id, x)
+	s.addSession(id, x)
 	s.nonces.ReplaceOrInsert(nonceItem{nonce, id})
 	s.note(ChangeSessionOpened, "", id)
 	return &pb.Result{Session: id, LastChange: id, LeaseMs: x.leaseMS}
@@ -218,9 +216,9 @@ func (s *Store) endSession(id uint64, how sessionEnd) {
 	for _, path := range paths {
 		s.deleteNode(path)
 	}
-	s.dropEvents(id, 1<<64-1)
-	s.dropResults(id, 1<<64-1)
-	x, _ := s.session(id)
+	x, _ := s.ownSession(id)
+	s.dropEvents(id, x, 1<<64-1)
+	s.dropResults(x, 1<<64-1)
 	s.nonces.Delete(nonceItem{nonce: x.nonce})
 	s.sessions.Delete(sessionItem{id: id})
 	s.recent = sessionItem{}
@@ -241,13 +239,13 @@ func (s *Store) claimsOf(id uint64) (list []*claim) {
 // addEvent puts an event into a session's record, where it stays until it is
 // acknowledged. There is none for a session that has ended.
 func (s *Store) addEvent(id uint64, e *pb.SessionEvent) {
-	if _, ok := s.session(id); !ok {
+	x, ok := s.ownSession(id)
+	if !ok {
 		return
 	}
-	s.editSession(id, func(x *session) {
-		e.Number = x.nextEvent
-		x.nextEvent++
-	})
+	e.Number = x.nextEvent
+	x.nextEvent++
+	s.rehashSession(id, x)
 	e.Revision = s.now
 	h := hashOfEvent(id, e)
 	s.events.ReplaceOrInsert(eventItem{id, e.Number, h, e})
@@ -257,55 +255,30 @@ func (s *Store) addEvent(id uint64, e *pb.SessionEvent) {
 }
 
 // dropEvents drops a session's events up to and with the given number.
-func (s *Store) dropEvents(id, upTo uint64) {
-	for {
-		first, found := eventItem{}, false
-		s.events.AscendGreaterOrEqual(eventItem{session: id}, func(e eventItem) bool {
-			first, found = e, e.session == id && e.number <= upTo
-			return false
-		})
-		if !found {
-			return
+func (s *Store) dropEvents(id uint64, x *session, upTo uint64) {
+	for n := x.acked + 1; n <= upTo && n < x.nextEvent; n++ {
+		if e, was := s.events.Delete(eventItem{session: id, number: n}); was {
+			s.sum -= e.hash
 		}
-		s.events.Delete(first)
-		s.sum -= first.hash
-	}
-}
-
-// dropResults drops a session's results below the given number.
-func (s *Store) dropResults(id, below uint64) {
-	for {
-		first, found := resultItem{}, false
-		s.results.AscendGreaterOrEqual(resultItem{session: id}, func(r resultItem) bool {
-			first, found = r, r.session == id && r.number < below
-			return false
-		})
-		if !found {
-			return
-		}
-		s.results.Delete(first)
-		s.sum -= first.hash
 	}
 }
 
 // acknowledge takes what a command of the session says about what its client
-// has got: events up to acked, answers below lowest.
+// has got: events up to acked, answers below lowest. The caller has to call
+// rehashSession, for what it does to the record itself too.
 //
 // Invariants: acked < nextEvent; lowest <= last + 1; both only grow.
-func (s *Store) acknowledge(id uint64, acked, lowest uint64) {
-	x, _ := s.session(id)
-	acked = max(min(acked, x.nextEvent-1), x.acked)
-	lowest = max(min(lowest, x.last+1), x.lowest)
-	if acked == x.acked && lowest == x.lowest {
-		return
+func (s *Store) acknowledge(id, acked, lowest uint64) *session {
+	x, _ := s.ownSession(id)
+	if acked = min(acked, x.nextEvent-1); acked > x.acked {
+		s.dropEvents(id, x, acked)
+		x.acked = acked
 	}
-	if acked > x.acked {
-		s.dropEvents(id, acked)
+	if lowest = min(lowest, x.last+1); lowest > x.lowest {
+		s.dropResults(x, lowest)
+		x.lowest = lowest
 	}
-	if lowest > x.lowest {
-		s.dropResults(id, lowest)
-	}
-	s.editSession(id, func(x *session) { x.acked, x.lowest = acked, lowest })
+	return x
 }
 
 // Session returns what the master needs of a session.

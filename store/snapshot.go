@@ -117,12 +117,11 @@ func (s *Store) saveSession(i sessionItem) *pb.SnapshotSession {
 		LastNumber: i.last, LowestUnanswered: i.lowest, NextEvent: i.nextEvent, AckedEvent: i.acked,
 		LastChange: i.lastChange, OpenedMs: i.openedMS,
 	}
-	s.results.AscendGreaterOrEqual(resultItem{session: i.id}, func(x resultItem) bool {
-		if x.session == i.id && !invariant.Planted(invariant.ResultsNotSaved) {
+	if !invariant.Planted(invariant.ResultsNotSaved) {
+		for _, x := range i.results.all() {
 			r.Results = append(r.Results, x.Result)
 		}
-		return x.session == i.id
-	})
+	}
 	s.Events(i.id, 0, func(e *pb.SessionEvent) bool {
 		r.Events = append(r.Events, e)
 		return true
@@ -256,15 +255,17 @@ func (s *Store) load(index uint64, record *pb.SnapshotRecord) (*pb.SnapshotTrail
 }
 
 func (s *Store) loadSession(r *pb.SnapshotSession) error {
-	if _, further := s.session(r.Id); !further {
-		s.loadSessionHead(r)
+	x, further := s.session(r.Id)
+	if !further {
+		x = s.loadSessionHead(r)
 	}
 	for _, one := range r.Results {
-		h := hashOfResult(r.Id, one.Number, one)
-		if _, twice := s.results.ReplaceOrInsert(resultItem{r.Id, one.Number, h, one}); twice {
-			return fmt.Errorf("result %d of session %d is there twice", one.Number, r.Id)
+		if !x.results.follows(one.Number) {
+			return fmt.Errorf("result %d of session %d is there twice, or not in its place", one.Number, r.Id)
 		}
-		s.sum += h
+		kept := keptResult{hashOfResult(r.Id, one.Number, one), one}
+		x.results.add(kept)
+		s.sum += kept.hash
 	}
 	for _, e := range r.Events {
 		h := hashOfEvent(r.Id, e)
@@ -276,14 +277,15 @@ func (s *Store) loadSession(r *pb.SnapshotSession) error {
 	return nil
 }
 
-func (s *Store) loadSessionHead(r *pb.SnapshotSession) {
+func (s *Store) loadSessionHead(r *pb.SnapshotSession) *session {
 	x := &session{
 		nonce: string(r.Nonce), client: r.Client, leaseMS: r.LeaseMs, last: r.LastNumber,
 		lowest: r.LowestUnanswered, nextEvent: r.NextEvent, acked: r.AckedEvent,
 		lastChange: r.LastChange, openedMS: r.OpenedMs, caches: r.Caches,
 	}
-	s.putSession(r.Id, x)
+	s.addSession(r.Id, x)
 	s.nonces.ReplaceOrInsert(nonceItem{x.nonce, r.Id})
+	return x
 }
 
 func (s *Store) loadNode(r *pb.SnapshotNode) error {
@@ -313,7 +315,7 @@ func (s *Store) loadNode(r *pb.SnapshotNode) error {
 	}
 	dir, name := split(r.Path)
 	dir, name = s.share(dir, name)
-	s.putNode(dir, name, n)
+	s.putNode(nodeItem{dir, name, n})
 	if inUse {
 		s.loadLock(r.Path, r.Lock)
 	}
@@ -321,7 +323,7 @@ func (s *Store) loadNode(r *pb.SnapshotNode) error {
 }
 
 func (s *Store) loadLock(path string, r *pb.SnapshotLock) {
-	s.putLock(path, &lock{generation: r.Generation, fence: r.Fence})
+	s.addLock(path, &lock{generation: r.Generation, fence: r.Fence})
 	for _, b := range r.Holders {
 		state := held
 		if b.Ghost {
@@ -339,7 +341,7 @@ func (s *Store) loadClaim(path string, state claimState, until int64, b *pb.Bloc
 	if x, ok := s.session(b.Session); ok && proto.Equal(client, x.client) {
 		client = x.client // one copy for all
 	}
-	s.setClaim(nil, &claim{
+	s.addClaim(&claim{
 		session: b.Session, ticket: b.Ticket, path: path, client: client, revision: b.Revision,
 		fence: b.Fence, sinceWall: b.SinceWallMs, sinceCell: b.SinceCell, until: until,
 		delayMS: b.LockDelayMs, leaseMS: b.LeaseMs, mode: b.Mode, state: state,

@@ -91,10 +91,10 @@ func TestHashFeelsEveryPartOfTheState(t *testing.T) {
 	try("null", func(s *Store) { s.editNode("/null", func(n *node) { n.hasData = true }) })
 	try("last", func(s *Store) { s.editSession(x.ID, func(x *session) { x.last++ }) })
 	try("event", func(s *Store) { s.addEvent(x.ID, &pb.SessionEvent{Code: pb.Code_LOST}) })
-	try("result", func(s *Store) { s.dropResults(x.ID, 1<<63) })
+	try("result", func(s *Store) { y, _ := s.ownSession(x.ID); s.dropResults(y, 1<<63) })
 	try("waiter", func(s *Store) {
 		for _, w := range s.claimsOf(x.ID) {
-			s.setClaim(w, nil)
+			s.removeClaim(w)
 		}
 	})
 }

@@ -5,9 +5,11 @@
 // every replica, after a replay, and after a snapshot. Nothing in it reads a
 // clock, a random source or the order of a map.
 //
-// Every table is a copy-on-write B-tree of values that are never written once
-// they are in it but replaced. So Clone costs the same however big the state
-// is, and a clone can be written out while the original goes on.
+// Every table is a copy-on-write B-tree of records. A record is written in
+// place while only one Store can have it, and replaced by a copy after a Clone
+// (see Store.generation). So Clone costs the same however big the state is, a
+// clone can be written out while the original goes on, and a command that
+// changes a node or a session allocates nothing for it.
 //
 // Files: command.go (Apply: who may execute what, exactly once), node.go and
 // tree.go (nodes), lock.go (grants, ghosts), waiter.go (queues), session.go,
@@ -30,6 +32,14 @@ type Store struct {
 	cell     string
 	identity uint64
 
+	// generation tells the records that may be written in place: those whose
+	// made is equal to it. Clone raises it for both, the original and the clone.
+	//
+	// Invariant: a record is written only by the Store that made it, and never
+	// once a clone may share it. For a Store puts its own generation into what it
+	// makes, and what it shares was made before a Clone, with a lower one.
+	generation uint64
+
 	nodes      *btree.BTreeG[nodeItem]      // by parent's path, name
 	ephemerals *btree.BTreeG[ephemeralItem] // by owner, path
 	locks      *btree.BTreeG[lockItem]      // by path: those with a holder, ghost or waiter
@@ -39,14 +49,16 @@ type Store struct {
 	timers     *btree.BTreeG[timerItem]     // by time
 	sessions   *btree.BTreeG[sessionItem]   // by number
 	nonces     *btree.BTreeG[nonceItem]     // by nonce
-	results    *btree.BTreeG[resultItem]    // by session, number
 	events     *btree.BTreeG[eventItem]     // by session, number
 
 	sum uint64 // of the hashes of all records, modulo 2^64
 
-	// recent is what the table of sessions holds for one of them: a command looks
-	// its session up again and again.
-	recent sessionItem
+	// What the tables hold for what was looked up last: a command asks for the
+	// same session, lock and node again and again. It saves searches, it decides
+	// nothing.
+	recent     sessionItem
+	recentLock lockItem
+	nodeCache  nodeCache
 
 	// Of the command that is being applied.
 	now     uint64 // its revision, if it takes one
@@ -65,7 +77,7 @@ const treeDegree = 32
 // New returns the state before any command: a root node and nothing else.
 func New() *Store {
 	s := empty()
-	s.putNode("", "", &node{kind: pb.NodeKind_PERMANENT, contentGen: 1})
+	s.putNode(nodeItem{node: &node{kind: pb.NodeKind_PERMANENT, contentGen: 1}})
 	return s
 }
 
@@ -80,7 +92,6 @@ func empty() *Store {
 		timers:     btree.NewG(treeDegree, lessTimer),
 		sessions:   btree.NewG(treeDegree, lessSession),
 		nonces:     btree.NewG(treeDegree, lessNonce),
-		results:    btree.NewG(treeDegree, lessResult),
 		events:     btree.NewG(treeDegree, lessEvent),
 	}
 }
@@ -88,8 +99,9 @@ func empty() *Store {
 // Clone returns a consistent view in O(1). Only the goroutine that applies
 // commands may call it.
 func (s *Store) Clone() *Store {
+	s.generation++
 	c := *s
-	c.changes, c.touched = nil, nil
+	c.changes, c.touched, c.nodeCache = nil, nil, nil
 	c.nodes = s.nodes.Clone()
 	c.ephemerals = s.ephemerals.Clone()
 	c.locks = s.locks.Clone()
@@ -99,7 +111,6 @@ func (s *Store) Clone() *Store {
 	c.timers = s.timers.Clone()
 	c.sessions = s.sessions.Clone()
 	c.nonces = s.nonces.Clone()
-	c.results = s.results.Clone()
 	c.events = s.events.Clone()
 	return &c
 }
@@ -121,9 +132,7 @@ func (s *Store) ApplyFound(cell string, cellIdentity, revisionFloor uint64) {
 	s.revision = max(s.revision, revisionFloor)
 	root, _ := s.node("/")
 	if root.instance == 0 {
-		founded := *root
-		founded.instance, founded.modifyRev = s.revision, s.revision
-		s.putNode("", "", &founded)
+		s.editNode("/", func(root *node) { root.instance, root.modifyRev = s.revision, s.revision })
 	}
 }
 

@@ -35,31 +35,81 @@ func lessEphemeral(a, b ephemeralItem) bool {
 	return a.path < b.path
 }
 
-func (s *Store) node(path string) (*node, bool) {
-	dir, name := split(path)
-	item, ok := s.nodes.Get(nodeItem{dir: dir, name: name})
-	return item.node, ok
+// nodeCache keeps what the tree holds for nodes that were looked up lately, at
+// a place that the path's hash tells; nil: nothing.
+//
+// Invariant: what it has for a node is what the tree has.
+type nodeCache []nodeItem
+
+// nodeCacheBits is little, since a failed Multi empties the cache.
+const nodeCacheBits = 10
+
+func (c nodeCache) place(dir, name string) *nodeItem {
+	return &c[newHash(hashNode).str(dir).str(name)>>(64-nodeCacheBits)]
 }
 
-// putNode puts n, which is not written any more, in the place of what is there.
-func (s *Store) putNode(dir, name string, n *node) {
-	n.hash = n.computeHash(dir, name)
-	old, was := s.nodes.ReplaceOrInsert(nodeItem{dir, name, n})
+func (s *Store) cacheNode(i nodeItem) {
+	if s.nodeCache != nil {
+		*s.nodeCache.place(i.dir, i.name) = i
+	}
+}
+
+func (s *Store) uncacheNode(i nodeItem) {
+	if s.nodeCache != nil {
+		*s.nodeCache.place(i.dir, i.name) = nodeItem{}
+	}
+}
+
+func (s *Store) node(path string) (*node, bool) {
+	i, ok := s.nodeItem(path)
+	return i.node, ok
+}
+
+func (s *Store) nodeItem(path string) (nodeItem, bool) {
+	dir, name := split(path)
+	if s.nodeCache == nil {
+		s.nodeCache = make(nodeCache, 1<<nodeCacheBits)
+	}
+	at := s.nodeCache.place(dir, name)
+	if at.node != nil && at.name == name && at.dir == dir {
+		return *at, true
+	}
+	i, ok := s.nodes.Get(nodeItem{dir: dir, name: name})
+	if ok {
+		*at = i
+	}
+	return i, ok
+}
+
+// putNode puts a record that the caller has made in the place of what is there.
+func (s *Store) putNode(i nodeItem) {
+	i.made = s.generation
+	i.hash = i.computeHash(i.dir, i.name)
+	old, was := s.nodes.ReplaceOrInsert(i)
 	if was {
 		s.sum -= old.hash
 	}
-	s.sum += n.hash
+	s.cacheNode(i)
+	s.sum += i.hash
 	s.changed = true
 }
 
-// editNode replaces the node at path, which exists, by a copy that f has edited.
+// editNode has f edit the node at path, which exists.
 func (s *Store) editNode(path string, f func(*node)) *node {
-	dir, name := split(path)
-	item, _ := s.nodes.Get(nodeItem{dir: dir, name: name})
-	edited := *item.node
-	f(&edited)
-	s.putNode(item.dir, item.name, &edited)
-	return &edited
+	i, _ := s.nodeItem(path)
+	if i.made != s.generation { // a clone may have it
+		own := *i.node
+		own.made = s.generation
+		i.node = &own
+		s.nodes.ReplaceOrInsert(i)
+		s.cacheNode(i)
+	}
+	f(i.node)
+	hash := i.computeHash(i.dir, i.name)
+	s.sum += hash - i.hash
+	i.hash = hash
+	s.changed = true
+	return i.node
 }
 
 // addNode creates a node below an existing parent.
@@ -70,7 +120,7 @@ func (s *Store) addNode(path string, n *node) {
 		s.ephemerals.ReplaceOrInsert(ephemeralItem{n.owner, path})
 		s.countEphemeral(n.owner, +1)
 	}
-	s.putNode(dir, name, n)
+	s.putNode(nodeItem{dir, name, n})
 	s.editNode(dir, func(p *node) {
 		p.children++
 		p.childGen++
@@ -100,6 +150,7 @@ func (s *Store) removeNode(path string) {
 	if !was {
 		return
 	}
+	s.uncacheNode(old)
 	s.sum -= old.hash
 	if old.kind == pb.NodeKind_EPHEMERAL {
 		s.ephemerals.Delete(ephemeralItem{old.owner, path})

@@ -38,7 +38,7 @@ func (s *Store) enqueue(c *claim, a *pb.Acquire) *pb.Result {
 	if !a.NoDeadline {
 		c.until = later(s.cellTime, a.WaitMs)
 	}
-	s.setClaim(nil, c)
+	s.addClaim(c)
 	s.note(ChangeLock, c.path, 0)
 	l, _ := s.lock(c.path)
 	r.Position = uint32(l.waiters)
@@ -89,11 +89,24 @@ func (s *Store) promote(path string) {
 		if !l.admits(head.mode) {
 			return
 		}
-		grant := s.grant(head, head)
-		s.addEvent(head.session, &pb.SessionEvent{
-			Code: pb.Code_GRANTED, Ticket: head.ticket, Path: path, Grant: grant,
-		})
+		s.grant(head)
 	}
+}
+
+// grant makes a waiter a holder and tells its session.
+func (s *Store) grant(c *claim) {
+	c = s.take(c)
+	s.admit(c)
+	s.file(c)
+	s.note(ChangeLock, c.path, 0)
+	both := new(struct {
+		event pb.SessionEvent
+		grant pb.Grant
+	})
+	s.fillGrant(&both.grant, c)
+	e := &both.event
+	e.Code, e.Ticket, e.Path, e.Grant = pb.Code_GRANTED, c.ticket, c.path, &both.grant
+	s.addEvent(c.session, e)
 }
 
 // withdrawAll sends all waiters of path away.
