@@ -29,25 +29,26 @@ func (d *driver) begin(ctx context.Context, c *call, ev machine.Event) error {
 }
 
 // await waits for the end of a call that was begun. When ctx ends the call is
-// cancelled, which the machine answers at once; so there is one answer.
+// cancelled, which the machine answers at once; so there is one answer. The call
+// is over then.
 func (d *driver) await(ctx context.Context, c *call) machine.Done {
+	var r machine.Done
 	select {
-	case r := <-c.done:
-		return r
-	case <-d.stopped:
-		return d.last(c)
+	case a := <-c.answers:
+		r = a.Done
 	case <-ctx.Done():
-		return d.giveUp(c)
+		r = d.giveUp(c)
 	}
+	c.free()
+	return r
 }
 
 func (d *driver) giveUp(c *call) machine.Done {
 	d.post(message{event: machine.Cancel{ID: c.id}})
-	select {
-	case r := <-c.done:
-		return r
-	case <-d.stopped:
-		return d.last(c)
+	for {
+		if a := <-c.answers; !a.waiting {
+			return a.Done
+		}
 	}
 }
 
@@ -63,16 +64,6 @@ func (d *driver) withdraw(c *call) machine.Done {
 	d.guard.remove(l)
 	l.end(ErrReleased)
 	return machine.Done{ID: c.id, Err: machine.ErrCanceled}
-}
-
-// last is the answer once nothing is stepped any more.
-func (d *driver) last(c *call) machine.Done {
-	select {
-	case r := <-c.done:
-		return r
-	default:
-		return machine.Done{ID: c.id, Err: d.err} // came too late to be begun
-	}
 }
 
 // callError is the error of a call that has no result: if ctx ended it, it
@@ -133,8 +124,7 @@ func (d *driver) read(ctx context.Context, op, path string, msg *pb.Read) (*pb.R
 // acquire asks for a lock and waits for the outcome.
 func (d *driver) acquire(ctx context.Context, op string, a *storepb.Acquire, lc lockConfig) (*Lock, error) {
 	c := newCall(d.newID())
-	c.waiting = make(chan *storepb.Result, 1)
-	c.lock = &lockRequest{ctx: ctx, path: a.GetPath(), mode: lc.mode}
+	c.lock = lockRequest{ctx: ctx, path: a.GetPath(), mode: lc.mode}
 	start := time.Now()
 	if err := d.begin(ctx, c, machine.Acquire{ID: c.id, Acquire: a, Stop: lc.stop}); err != nil {
 		return nil, opError(op, a.Path, err)
@@ -146,53 +136,60 @@ func (d *driver) acquire(ctx context.Context, op string, a *storepb.Acquire, lc 
 		defer t.Stop()
 		late = t.C
 	}
-	held := &HeldError{Path: a.Path, Mode: lc.mode}
+	var queued *storepb.Result
 	var r machine.Done
-wait:
-	for {
+	for over := false; !over; {
 		select {
-		case r = <-c.done:
-			break wait
-		case w := <-c.waiting:
-			held.Holders, held.Waiters = blockers(w.GetBlockers(), serviceTime{})
-			held.Position = int(w.GetPosition())
-			if lc.onWait != nil {
-				told := *held
-				lc.onWait(&told)
+		case a := <-c.answers:
+			if r, over = a.Done, !a.waiting; over {
+				break
+			}
+			if queued = a.Result; lc.onWait != nil {
+				lc.onWait(heldError(c, queued))
 			}
 		case <-ctx.Done():
-			r = d.withdraw(c)
-			break wait
+			r, over = d.withdraw(c), true
 		case <-late:
-			r = d.withdraw(c)
-			break wait
-		case <-d.stopped:
-			r = d.last(c)
-			break wait
+			r, over = d.withdraw(c), true
 		}
 	}
+	l := c.lock.lock
+	if l != nil {
+		c.free()
+		return l, nil
+	}
+	held := heldError(c, queued)
+	c.free()
 	held.Waited = time.Since(start)
-	return lockOutcome(ctx, op, c, r, held)
+	return nil, notGranted(ctx, op, r, held)
 }
 
-// lockOutcome turns the end of an Acquire into a Lock or an error. held has
-// what was said when the request was queued.
-func lockOutcome(ctx context.Context, op string, c *call, r machine.Done, held *HeldError) (*Lock, error) {
-	if c.lock.lock != nil {
-		return c.lock.lock, nil
+// heldError tells what was said when a request was queued; queued is nil if it
+// was not.
+func heldError(c *call, queued *storepb.Result) *HeldError {
+	held := &HeldError{Path: c.lock.path, Mode: c.lock.mode}
+	if queued != nil {
+		held.Holders, held.Waiters = blockers(queued.GetBlockers(), serviceTime{})
+		held.Position = int(queued.GetPosition())
 	}
+	return held
+}
+
+// notGranted turns the end of an Acquire into an error. held has what was said
+// when the request was queued.
+func notGranted(ctx context.Context, op string, r machine.Done, held *HeldError) error {
 	switch {
 	case errors.Is(r.Err, machine.ErrCanceled) && held.Position == 0:
 		err := ctx.Err()
 		if err == nil {
 			err = fmt.Errorf("%w: no answer within the time to wait", ErrUnavailable)
 		}
-		return nil, &Error{Op: op, Path: held.Path, Err: err, Detail: "the request was withdrawn"}
+		return &Error{Op: op, Path: held.Path, Err: err, Detail: "the request was withdrawn"}
 	case errors.Is(r.Err, machine.ErrCanceled):
 		held.Cause = ctx.Err()
-		return nil, held
+		return held
 	case r.Err != nil:
-		return nil, &Error{Op: op, Path: held.Path, Err: r.Err}
+		return &Error{Op: op, Path: held.Path, Err: r.Err}
 	}
 	switch r.Result.GetCode() {
 	case storepb.Code_HELD, storepb.Code_TIMED_OUT:
@@ -202,23 +199,25 @@ func lockOutcome(ctx context.Context, op string, c *call, r machine.Done, held *
 		if len(r.Result.GetBlockers()) > 0 {
 			held.Holders, held.Waiters = blockers(r.Result.GetBlockers(), serviceTime{})
 		}
-		return nil, held
+		return held
 	case storepb.Code_WITHDRAWN:
-		return nil, &Error{Op: op, Path: held.Path, Err: ErrNotFound,
+		return &Error{Op: op, Path: held.Path, Err: ErrNotFound,
 			Detail: "the node was deleted while the request waited"}
 	}
 	if err := resultError(op, held.Path, r.Result); err != nil {
-		return nil, err
+		return err
 	}
-	return nil, badReply(op, held.Path)
+	return badReply(op, held.Path)
 }
 
-// release gives a lock back; the answer goes to its releaseDone, unless the
-// loop stops before.
+// release gives a lock back; the answer goes to its releaseDone.
 func (d *driver) release(l *Lock) {
 	d.guard.remove(l)
-	c := &call{id: d.newID(), then: func(r machine.Done) { l.releaseDone(r.Result, r.Err) }}
-	d.post(message{event: machine.Release{ID: c.id, Lock: l.id}, call: c})
+	c := &l.releasing
+	c.id, c.release = d.newID(), l
+	if !d.post(message{event: machine.Release{ID: c.id, Lock: l.id}, call: c}) {
+		l.releaseDone(nil, d.err)
+	}
 }
 
 // path checks the path of an operation.

@@ -82,24 +82,45 @@ type message struct {
 }
 
 // call is somebody who waits for a Done.
+//
+// It belongs to whoever made it. The driver knows it from the step that begins
+// the call until it sends the Done, the last that it does with it. Every call
+// that was begun gets one, at the latest from the end of the session.
 type call struct {
 	id      machine.CallID
-	done    chan machine.Done
-	waiting chan *storepb.Result // Acquire: room for one
-	lock    *lockRequest         // Acquire: makes the Lock
-	then    func(machine.Done)   // instead of done; must not block
+	answers chan answer // has room for all that comes: Waiting once, Done once
+	lock    lockRequest // Acquire
+	release *Lock       // Release: is told instead of answers
+}
+
+// answer is what comes for a call.
+type answer struct {
+	machine.Done
+	waiting bool // an Acquire was queued, Result is that of Waiting; the Done comes later
 }
 
 // lockRequest is what is needed to make a Lock of a grant.
 type lockRequest struct {
-	ctx  context.Context
+	ctx  context.Context // nil: no Acquire
 	path string
 	mode Mode
 	lock *Lock
 }
 
+// callPool has calls that are over, with nothing in their channels.
+var callPool = sync.Pool{New: func() any { return &call{answers: make(chan answer, 2)} }}
+
 func newCall(id machine.CallID) *call {
-	return &call{id: id, done: make(chan machine.Done, 1)}
+	c := callPool.Get().(*call)
+	c.id = id
+	return c
+}
+
+// free gives a call back whose Done has been received: then its maker is the
+// only one who knows it, and must forget it.
+func (c *call) free() {
+	c.id, c.lock = 0, lockRequest{}
+	callPool.Put(c)
 }
 
 // open makes a driver and waits until it is live.
@@ -247,10 +268,11 @@ func (d *driver) post(msg message) bool {
 	if d.over {
 		return false
 	}
-	d.step(msg)
+	now := clock.Now()
+	d.step(now, msg)
 	d.gathered++
 	if !others || d.gathered >= gatherMax {
-		d.perform()
+		d.perform(now)
 	}
 	return true
 }
@@ -301,13 +323,13 @@ func (d *driver) tick() (sleep time.Duration, ok bool) {
 	now := clock.Now()
 	if now >= d.next {
 		d.m.Step(now, machine.Tick{})
-		d.perform()
+		d.perform(now)
 	}
 	d.armed = d.next
 	return max(d.next-clock.Now(), 0), true
 }
 
-func (d *driver) step(msg message) {
+func (d *driver) step(now time.Duration, msg message) {
 	if msg.link != nil && msg.link != d.link {
 		return // of a connection that was given up
 	}
@@ -320,15 +342,15 @@ func (d *driver) step(msg message) {
 	if c, ok := msg.event.(machine.Cancel); ok {
 		delete(d.watches, c.ID)
 	}
-	d.m.Step(clock.Now(), msg.event)
+	d.m.Step(now, msg.event)
 }
 
 // perform closes the batch: it does what the machine asks for, and sees to it
 // that the ticker wakes in time.
-func (d *driver) perform() {
+func (d *driver) perform(now time.Duration) {
 	d.gathered = 0
 	for again := true; again; {
-		e := d.m.Take(clock.Now())
+		e := d.m.Take(now)
 		failed := d.connection(e)
 		if e.State != nil {
 			d.stateIs(*e.State)
@@ -337,12 +359,16 @@ func (d *driver) perform() {
 		again = d.updates(e)
 		if failed != nil {
 			d.hangup()
-			d.m.Step(clock.Now(), machine.Disconnected{Err: failed})
+			d.m.Step(now, machine.Disconnected{Err: failed})
 			again = true
 		}
-		d.next = clock.Now() + tickMax
+		d.next = now + tickMax
 		if e.Wake > 0 {
 			d.next = min(d.next, e.Wake)
+		}
+		d.m.Reuse(e)
+		if again {
+			now = clock.Now()
 		}
 	}
 	if d.over {
@@ -375,16 +401,16 @@ func (d *driver) connection(e machine.Effects) error {
 // it is handed over.
 func (d *driver) results(e machine.Effects) {
 	for _, w := range e.Waiting {
-		if c := d.calls[w.ID]; c != nil && c.waiting != nil {
-			select {
-			case c.waiting <- w.Result:
-			default:
-			}
+		if c := d.calls[w.ID]; c != nil {
+			c.answers <- answer{Done: machine.Done{ID: w.ID, Result: w.Result}, waiting: true}
 		}
 	}
 	var fresh []*Lock
 	for _, r := range e.Done {
-		if c := d.calls[r.ID]; c != nil && c.lock != nil && r.Result.GetGrant() != nil {
+		if r.Result.GetGrant() == nil {
+			continue
+		}
+		if c := d.calls[r.ID]; c != nil && c.lock.ctx != nil {
 			fresh = append(fresh, d.makeLock(c, r.Result.GetGrant()))
 		}
 	}
@@ -394,10 +420,10 @@ func (d *driver) results(e machine.Effects) {
 		delete(d.calls, r.ID)
 		switch {
 		case c == nil:
-		case c.then != nil:
-			c.then(r)
+		case c.release != nil:
+			c.release.releaseDone(r.Result, r.Err)
 		default:
-			c.done <- r // has room: one Done comes for each call
+			c.answers <- answer{Done: r}
 		}
 	}
 }
@@ -429,8 +455,8 @@ func (d *driver) makeLock(c *call, g *storepb.Grant) *Lock {
 		mode:  c.lock.mode,
 		grant: g,
 		cell:  d.cell.Load().identity,
+		from:  c.lock.ctx,
 	}
-	l.ctx, l.cancel = context.WithCancelCause(context.WithoutCancel(c.lock.ctx))
 	c.lock.lock = l
 	return l
 }

@@ -14,9 +14,7 @@ import (
 )
 
 func testLock(id machine.CallID) *Lock {
-	l := &Lock{id: id, path: "/l"}
-	l.ctx, l.cancel = context.WithCancelCause(context.Background())
-	return l
+	return &Lock{id: id, path: "/l", from: context.Background()}
 }
 
 // The guard ends a lock at its deadline although the loop does nothing.

@@ -11,6 +11,7 @@ import (
 	"github.com/seed70370324/lockd/client/machine"
 	"github.com/seed70370324/lockd/internal/wire"
 	"github.com/seed70370324/lockd/internal/wire/pb"
+	storepb "github.com/seed70370324/lockd/store/pb"
 )
 
 const (
@@ -90,11 +91,47 @@ func readMessage(conn *wire.Conn) (*pb.ServerMessage, error) {
 	case kind != wire.KindServer:
 		return nil, nil
 	}
-	msg := &pb.ServerMessage{}
+	msg := newMessage(payload)
 	if err := msg.Decode(payload); err != nil {
 		return nil, fmt.Errorf("message of the service cannot be decoded: %w", err)
 	}
 	return msg, nil
+}
+
+// The first byte of a message with a Reply, or with a ReadReply: the field's
+// number and its kind.
+const (
+	tagReply = 5<<3 | 2
+	tagRead  = 6<<3 | 2
+)
+
+// newMessage returns what a payload can be decoded into. What it is likely to
+// have lies in one piece with it, for the decoder fills what it finds.
+func newMessage(payload []byte) *pb.ServerMessage {
+	switch {
+	case len(payload) > 0 && payload[0] == tagReply:
+		m := &struct {
+			message pb.ServerMessage
+			body    pb.ServerMessage_Reply
+			reply   pb.Reply
+			result  storepb.Result
+		}{}
+		m.message.Body = &m.body
+		m.body.Reply = &m.reply
+		m.reply.Result = &m.result
+		return &m.message
+	case len(payload) > 0 && payload[0] == tagRead:
+		m := &struct {
+			message pb.ServerMessage
+			body    pb.ServerMessage_Read
+			read    pb.ReadReply
+		}{}
+		m.message.Body = &m.body
+		m.body.Read = &m.read
+		return &m.message
+	default:
+		return &pb.ServerMessage{}
+	}
 }
 
 // send sends messages in one write, from here if the socket takes them.

@@ -25,16 +25,18 @@ const (
 // if the session lives on. Release a lost lock too, once the work it guarded
 // has ended: that lets others have it without waiting for the lock-delay.
 type Lock struct {
-	d      *driver
-	id     machine.CallID // of the Acquire
-	path   string
-	mode   Mode
-	grant  *storepb.Grant
-	cell   uint64
-	ctx    context.Context
-	cancel context.CancelCauseFunc
+	d         *driver
+	id        machine.CallID // of the Acquire
+	path      string
+	mode      Mode
+	grant     *storepb.Grant
+	cell      uint64
+	from      context.Context // that Lock was called with
+	releasing call            // of the release
 
 	mu       sync.Mutex
+	ctx      context.Context // nil: nobody asked
+	cancel   context.CancelCauseFunc
 	deadline time.Duration // on the client's clock
 	moved    chan struct{} // closed when deadline has moved or the lock is over; nil: nobody asked
 	over     error         // why it is not held any more; set once
@@ -71,7 +73,17 @@ func (l *Lock) Sequencer() string {
 // reason) or released (ErrReleased). Guarded work should stop with it. It has
 // the values of the context that Lock was called with, but does not end with
 // that one.
-func (l *Lock) Context() context.Context { return l.ctx }
+func (l *Lock) Context() context.Context {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.ctx == nil {
+		l.ctx, l.cancel = context.WithCancelCause(context.WithoutCancel(l.from))
+		if l.over != nil {
+			l.cancel(l.over)
+		}
+	}
+	return l.ctx
+}
 
 // Deadline is when the lock will be lost unless the service is heard of before:
 // the end of the client's lease, plus the lock-delay, less Stop and an
@@ -153,14 +165,15 @@ func (l *Lock) lose(reason string) {
 // end ends the lock's context; the first cause stays.
 func (l *Lock) end(cause error) {
 	l.mu.Lock()
-	first := l.over == nil
-	if first {
+	var cancel context.CancelCauseFunc
+	if l.over == nil {
 		l.over = cause
 		l.tellMoved()
+		cancel = l.cancel
 	}
 	l.mu.Unlock()
-	if first {
-		l.cancel(cause)
+	if cancel != nil {
+		cancel(cause)
 	}
 }
 
@@ -176,7 +189,8 @@ func (l *Lock) end(cause error) {
 // answered (then the lock goes on after its lock-delay); or it wraps that of
 // ctx.
 func (l *Lock) Release(ctx context.Context) error {
-	l.checkDeadline(clock.Now())
+	begun := clock.Now()
+	l.checkDeadline(begun)
 	l.mu.Lock()
 	first := l.released == nil
 	if first {
@@ -191,24 +205,20 @@ func (l *Lock) Release(ctx context.Context) error {
 		l.end(ErrReleased)
 		l.d.release(l)
 	}
-	patience := time.NewTimer(releasePatience)
-	defer patience.Stop()
-	ended := ctx.Done()
-	var late <-chan time.Time
-	for {
+	select {
+	case <-released:
+	case <-ctx.Done():
+		patience := time.NewTimer(begun + releasePatience - clock.Now())
+		defer patience.Stop()
 		select {
 		case <-released:
-			l.mu.Lock()
-			defer l.mu.Unlock()
-			return l.result
-		case <-l.d.stopped:
-			l.releaseDone(nil, l.d.err) // unless it was done before
-		case <-ended:
-			ended, late = nil, patience.C
-		case <-late:
+		case <-patience.C:
 			return &Error{Op: "release", Path: l.path, Err: ctx.Err(), Detail: "it goes on in the background"}
 		}
 	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.result
 }
 
 // releasePatience is how long Release waits even if its context has ended.

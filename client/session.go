@@ -65,23 +65,30 @@ func (s *Session) Put(ctx context.Context, path string, data []byte, options ...
 	if err != nil {
 		return Stat{}, err
 	}
-	put, err := putOp(path, data, options)
-	if err != nil {
+	c := &struct { // in one piece
+		command storepb.Command
+		op      storepb.Command_Put
+		put     storepb.Put
+	}{}
+	if err := putOp(&c.put, path, data, options); err != nil {
 		return Stat{}, err
 	}
-	r, err := s.d.call(ctx, "put", path, &storepb.Command{Op: &storepb.Command_Put{Put: put}})
+	c.op.Put = &c.put
+	c.command.Op = &c.op
+	r, err := s.d.call(ctx, "put", path, &c.command)
 	return statOf(r.GetStat()), err
 }
 
-func putOp(path string, data []byte, options []PutOption) (*storepb.Put, error) {
+// putOp fills in an empty Put.
+func putOp(put *storepb.Put, path string, data []byte, options []PutOption) error {
 	if err := checkData("put", path, data); err != nil {
-		return nil, err
+		return err
 	}
-	put := &storepb.Put{Path: path, Data: data, HasData: data != nil, Create: true}
+	put.Path, put.Data, put.HasData, put.Create = path, data, data != nil, true
 	for _, o := range options {
 		o.putOption(put)
 	}
-	return put, nil
+	return nil
 }
 
 func checkData(op, path string, data []byte) error {

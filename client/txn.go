@@ -41,7 +41,8 @@ func (t *Txn) Put(path string, data []byte, options ...PutOption) *Txn {
 	if err != nil {
 		return t.add(err, nil)
 	}
-	put, err := putOp(path, data, options)
+	put := &storepb.Put{}
+	err = putOp(put, path, data, options)
 	return t.add(err, &storepb.MultiOp{Op: &storepb.MultiOp_Put{Put: put}})
 }
 

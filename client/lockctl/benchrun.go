@@ -92,22 +92,26 @@ func (b *benchClients) close(a *app) error {
 
 // run runs one workload on all sessions at once.
 func (b *benchClients) run(ctx context.Context, workload string) benchResult {
-	ctx, cancel := context.WithTimeout(ctx, b.fl.duration)
+	// Releases go on when the time is over, so that nothing stays held.
+	releases, cancel := context.WithTimeout(context.WithoutCancel(ctx), b.fl.duration+releaseTime)
+	defer cancel()
+	ctx, cancel = context.WithTimeout(ctx, b.fl.duration)
 	defer cancel()
 	hand := &handoff{path: b.shared(), start: time.Now()}
 	value := make([]byte, b.fl.size)
-	op := func(s *client.Session, i int) (time.Duration, error) {
+	op := func(s *client.Session, path string) (time.Duration, error) {
+		if workload == "handoff" {
+			return hand.cycle(ctx, releases, s)
+		}
 		began := time.Now()
 		var err error
-		switch path := b.node(i); workload {
+		switch workload {
 		case "write":
 			_, err = s.Put(ctx, path, value)
 		case "read":
 			_, err = s.Get(ctx, path)
 		case "lock":
-			err = lockCycle(ctx, s, path)
-		case "handoff":
-			return hand.cycle(ctx, s)
+			err = lockCycle(ctx, releases, s, path)
 		}
 		return time.Since(began), err
 	}
@@ -116,7 +120,8 @@ func (b *benchClients) run(ctx context.Context, workload string) benchResult {
 	start := time.Now()
 	var wg sync.WaitGroup
 	for i, s := range b.sessions {
-		wg.Go(func() { parts[i] = repeatOp(ctx, errs, func() (time.Duration, error) { return op(s, i) }) })
+		path := b.node(i)
+		wg.Go(func() { parts[i] = repeatOp(ctx, errs, func() (time.Duration, error) { return op(s, path) }) })
 	}
 	wg.Wait()
 	elapsed := min(time.Since(start), b.fl.duration) // what ended later was not counted
@@ -151,22 +156,17 @@ func repeatOp(ctx context.Context, errs *benchErrors, op func() (time.Duration, 
 	return out
 }
 
+// releaseTime is how long a release may take after the end of the time.
+const releaseTime = 10 * time.Second
+
 // lockCycle acquires and releases a lock that exists and that nobody else
 // wants: two writes, one after the other.
-func lockCycle(ctx context.Context, s *client.Session, path string) error {
+func lockCycle(ctx, releases context.Context, s *client.Session, path string) error {
 	l, err := s.Lock(ctx, path, client.MustExist(), client.LockDelay(0))
 	if err != nil {
 		return err
 	}
-	return releaseAlways(l)
-}
-
-// releaseAlways carries the release out even when the time is over, so that
-// nothing stays held.
-func releaseAlways(l *client.Lock) error {
-	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
-	defer cancel()
-	return l.Release(ctx)
+	return l.Release(releases)
 }
 
 // handoff measures a lock that goes from client to client. All of them are in
@@ -179,7 +179,7 @@ type handoff struct {
 
 // cycle queues for the lock, holds it for no time, and releases it. It returns
 // the time from the release before to this grant; 0 for the first grant.
-func (h *handoff) cycle(ctx context.Context, s *client.Session) (time.Duration, error) {
+func (h *handoff) cycle(ctx, releases context.Context, s *client.Session) (time.Duration, error) {
 	l, err := s.Lock(ctx, h.path, client.MustExist(), client.LockDelay(0))
 	if err != nil {
 		return 0, err
@@ -190,5 +190,5 @@ func (h *handoff) cycle(ctx context.Context, s *client.Session) (time.Duration, 
 		between = max(granted-time.Duration(from), 1)
 	}
 	h.released.Store(int64(time.Since(h.start)))
-	return between, releaseAlways(l)
+	return between, l.Release(releases)
 }

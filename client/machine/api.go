@@ -210,6 +210,10 @@ type API interface {
 	Step(now time.Duration, ev Event)
 	// Take closes the batch and hands over what is to be done.
 	Take(now time.Duration) Effects
+	// Reuse gives the slices of the last Effects back, so that the next one need
+	// not make its own. Whoever calls it must not look at them any more; nobody
+	// needs to call it.
+	Reuse(e Effects)
 	// Err tells why the session has ended: nil while it has not; it wraps
 	// ErrExpired or ErrClosed; both ErrClosed and ErrUnavailable if Close could
 	// not tell the service or no session could be opened in time.

@@ -68,8 +68,15 @@ func (m *Machine) startAcquire(e Acquire) {
 		return
 	}
 	a := &acquire{id: e.ID, path: e.Acquire.GetPath(), delay: delay, stop: e.Stop, index: -1}
-	a.req = &request{kind: acquireRequest, acq: a,
-		cmd: &storepb.Command{Op: &storepb.Command_Acquire{Acquire: e.Acquire}}}
+	r := &struct { // in one piece
+		request
+		command storepb.Command
+		op      storepb.Command_Acquire
+	}{}
+	a.req = &r.request
+	a.req.kind, a.req.acq, a.req.cmd = acquireRequest, a, &r.command
+	r.command.Op = &r.op
+	r.op.Acquire = e.Acquire
 	m.calls[e.ID] = call{acq: a}
 	m.locks.byID[e.ID] = a
 	m.enqueue(a.req)
@@ -245,8 +252,17 @@ func (m *Machine) startRelease(e Release) {
 func (m *Machine) giveBack(a *acquire, id CallID) {
 	m.unhold(a)
 	a.phase = acqLeaving
-	r := &request{id: id, kind: releaseRequest, acq: a, cmd: &storepb.Command{Op: &storepb.Command_Release{
-		Release: &storepb.Release{Path: a.path, Ticket: a.ticket}}}}
+	x := &struct { // in one piece
+		request
+		command storepb.Command
+		op      storepb.Command_Release
+		release storepb.Release
+	}{}
+	r := &x.request
+	r.id, r.kind, r.acq, r.cmd = id, releaseRequest, a, &x.command
+	x.command.Op = &x.op
+	x.op.Release = &x.release
+	x.release.Path, x.release.Ticket = a.path, a.ticket
 	if id != 0 {
 		m.calls[id] = call{req: r}
 	}

@@ -25,6 +25,7 @@ type Machine struct {
 	rand uint64
 	now  time.Duration // of the last Step or Take
 	out  Effects
+	free Effects // empty, with slices to be used again; see Reuse
 
 	state   State
 	err     error // why it ended
@@ -132,11 +133,38 @@ func (m *Machine) Take(now time.Duration) Effects {
 		m.flush()
 	}
 	out := m.out
-	m.out = Effects{}
+	m.out, m.free = m.free, Effects{}
 	if !m.ended() {
 		out.Wake = m.wake()
 	}
 	return out
+}
+
+// Reuse implements API.
+//
+// The slices belong to one at a time: to the Machine while it gathers, to the
+// driver from Take on, and to the Machine again from Reuse on.
+func (m *Machine) Reuse(e Effects) {
+	m.free = Effects{
+		Send:      emptied(e.Send),
+		Done:      emptied(e.Done),
+		Waiting:   emptied(e.Waiting),
+		Updates:   emptied(e.Updates),
+		Lost:      emptied(e.Lost),
+		Deadlines: emptied(e.Deadlines),
+	}
+}
+
+// reuseMax is the longest slice that is kept: a large batch is rare.
+const reuseMax = 64
+
+// emptied keeps nothing alive that was in s.
+func emptied[T any](s []T) []T {
+	if cap(s) > reuseMax {
+		return nil
+	}
+	clear(s)
+	return s[:0]
 }
 
 // advance lets the time pass: whatever has fallen due happens now.

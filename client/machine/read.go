@@ -156,7 +156,7 @@ func (m *Machine) refused(e *pb.Error) {
 		}
 	}
 	overloaded := e.GetCode() == pb.ErrorCode_OVERLOADED
-	if r := m.reqs.numbered[e.GetNumber()]; e.GetNumber() != 0 && e.GetSession() == m.lease.session {
+	if r := m.reqs.numbered.get(e.GetNumber()); e.GetNumber() != 0 && e.GetSession() == m.lease.session {
 		switch {
 		case r == nil:
 		case overloaded:

@@ -47,6 +47,31 @@ type request struct {
 	void      bool
 	refusal   error         // why the service refused it, once void
 	notBefore time.Duration // the service asked to wait
+	first     requestFrame  // what is sent the first time, once framed
+	framed    bool
+}
+
+// requestFrame is a message with a request, in one piece.
+type requestFrame struct {
+	message pb.ClientMessage
+	body    pb.ClientMessage_Request
+	request pb.Request
+	command storepb.Command
+}
+
+// frame returns an empty message with a command that is to be filled in. Who is
+// to send a message may keep it, so none is used twice: the one that lies in the
+// request serves the first time, which is the only one as a rule.
+func (r *request) frame() (*pb.ClientMessage, *storepb.Command) {
+	f := &r.first
+	if r.framed {
+		f = &requestFrame{}
+	}
+	r.framed = true
+	f.message.Body = &f.body
+	f.body.Request = &f.request
+	f.request.Command = &f.command
+	return &f.message, &f.command
 }
 
 // requests keeps what is numbered and what waits for a number.
@@ -57,19 +82,19 @@ type request struct {
 type requests struct {
 	queue    []*request // from head: without a number, in order
 	head     int
-	numbered map[uint64]*request // unanswered
-	lowest   uint64              // unanswered number, or next
-	next     uint64              // to give
-	from     uint64              // every unanswered number below it has been sent
-	sent     int                 // numbered, sent on this connection
-	bytes    int                 // of numbered
-	retryAt  time.Duration       // nothing is sent before
-	retry    time.Duration       // pause after the next RETRY
+	numbered window        // unanswered
+	lowest   uint64        // unanswered number, or next
+	next     uint64        // to give
+	from     uint64        // every unanswered number below it has been sent
+	sent     int           // numbered, sent on this connection
+	bytes    int           // of numbered
+	retryAt  time.Duration // nothing is sent before
+	retry    time.Duration // pause after the next RETRY
 	closing  *request
 }
 
 func (q *requests) init() {
-	q.numbered = make(map[uint64]*request)
+	q.numbered = window{}
 	q.lowest, q.next, q.from = 1, 1, 1
 }
 
@@ -118,7 +143,7 @@ func (m *Machine) flush() {
 func (m *Machine) sendNumbered() bool {
 	q := &m.reqs
 	for ; q.from < q.next; q.from++ {
-		r := q.numbered[q.from]
+		r := q.numbered.get(q.from)
 		if r == nil || r.sent {
 			continue
 		}
@@ -144,14 +169,14 @@ func (m *Machine) sendQueued() {
 			m.done(Done{ID: r.id, Err: err})
 			continue
 		}
-		if len(q.numbered) > 0 && (len(q.numbered) >= windowCount || q.bytes+r.bytes > windowBytes ||
+		if q.numbered.count > 0 && (q.numbered.count >= windowCount || q.bytes+r.bytes > windowBytes ||
 			q.next-q.lowest >= windowSpan) {
 			return
 		}
 		m.shift()
 		r.number = q.next
 		q.next++
-		q.numbered[r.number] = r
+		q.numbered.add(r)
 		q.bytes += r.bytes
 		if r.kind == acquireRequest {
 			m.ticketed(r)
@@ -196,18 +221,17 @@ func (m *Machine) sendRequest(r *request) {
 	m.expect()
 	r.sent = true
 	m.reqs.sent++
-	c := &storepb.Command{
-		Session:          m.lease.session,
-		Number:           r.number,
-		LowestUnanswered: m.reqs.lowest,
-		AckedEvent:       m.locks.seenEvent,
-		Op:               r.cmd.Op,
-	}
+	msg, c := r.frame()
+	c.Session = m.lease.session
+	c.Number = r.number
+	c.LowestUnanswered = m.reqs.lowest
+	c.AckedEvent = m.locks.seenEvent
+	c.Op = r.cmd.Op
 	if r.void {
 		c.Op = &storepb.Command_VoidRequest{VoidRequest: &storepb.VoidRequest{}}
 	}
 	m.locks.ackSent = m.locks.seenEvent
-	m.send(&pb.ClientMessage{Body: &pb.ClientMessage_Request{Request: &pb.Request{Command: c}}})
+	m.send(msg)
 }
 
 // unsent marks a request to be sent again.
@@ -224,7 +248,7 @@ func (m *Machine) unsent(r *request) {
 func (m *Machine) requestsUnsent() {
 	q := &m.reqs
 	for n := q.lowest; n < q.next; n++ {
-		if r := q.numbered[n]; r != nil {
+		if r := q.numbered.get(n); r != nil {
 			r.sent = false
 		}
 	}
@@ -239,7 +263,7 @@ func (m *Machine) replied(p *pb.Reply) {
 	if p.GetSession() != m.lease.session || m.o.NoSession {
 		return
 	}
-	r := m.reqs.numbered[res.GetNumber()]
+	r := m.reqs.numbered.get(res.GetNumber())
 	switch {
 	case r == nil: // answered before
 	case res.GetCode() == storepb.Code_RETRY:
@@ -257,12 +281,12 @@ func (m *Machine) replied(p *pb.Reply) {
 // pauses that grow.
 func (m *Machine) repeat(number uint64) {
 	q := &m.reqs
-	if q.from < number && q.numbered[q.from] != nil && !q.numbered[q.from].sent {
-		m.unsent(q.numbered[number])
+	if q.from < number && q.numbered.get(q.from) != nil && !q.numbered.get(q.from).sent {
+		m.unsent(q.numbered.get(number))
 		return
 	}
 	for n := q.lowest; n <= number; n++ {
-		if r := q.numbered[n]; r != nil {
+		if r := q.numbered.get(n); r != nil {
 			m.unsent(r)
 		}
 	}
@@ -273,12 +297,12 @@ func (m *Machine) repeat(number uint64) {
 // settle takes the final answer for a number.
 func (m *Machine) settle(r *request, res *storepb.Result) {
 	q := &m.reqs
-	delete(q.numbered, r.number)
+	q.numbered.remove(r)
 	q.bytes -= r.bytes
 	if r.sent {
 		q.sent--
 	}
-	for q.lowest < q.next && q.numbered[q.lowest] == nil {
+	for q.lowest < q.next && q.numbered.get(q.lowest) == nil {
 		q.lowest++
 	}
 	q.from = max(q.from, q.lowest)
@@ -374,7 +398,7 @@ func (m *Machine) failQueued(err error) {
 func (m *Machine) failRequests(err error) {
 	q := &m.reqs
 	for n := q.lowest; n < q.next; n++ {
-		r := q.numbered[n]
+		r := q.numbered.get(n)
 		if r == nil || r.id == 0 {
 			continue
 		}
@@ -402,7 +426,7 @@ func (m *Machine) requestWake() time.Duration {
 		return 0
 	}
 	w := q.retryAt
-	if r := q.numbered[q.from]; r != nil && !r.sent {
+	if r := q.numbered.get(q.from); r != nil && !r.sent {
 		w = max(w, r.notBefore)
 	}
 	if w <= m.now {

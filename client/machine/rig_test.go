@@ -96,6 +96,7 @@ func (r *rig) take() {
 		r.t.Fatalf("asks to be woken at %v, now is %v", e.Wake, r.now)
 	}
 	r.wake = e.Wake
+	r.m.Reuse(e)
 }
 
 func (r *rig) step(ev machine.Event) {
