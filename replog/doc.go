@@ -44,7 +44,8 @@
 // # Segments
 //
 // A segment is written in blocks of 4096 bytes, preallocated with zeros, 64 MiB
-// unless a flush needs more.
+// unless a flush needs more. The zeros are written while the segment before is
+// in its second half, a little at a time, so that no flush waits for many.
 //
 //	0        4096    8192                                                 size
 //	+--------+-------+-----------------+-------+-----------------+-------+-- --+

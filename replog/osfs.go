@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"time"
 )
 
 // OSFS is the real file system, rooted in a directory.
@@ -21,6 +22,7 @@ var (
 	_ Locker     = (*OSFS)(nil)
 	_ Background = (*OSFS)(nil)
 	_ AsyncFile  = (*osFile)(nil)
+	_ gradual    = (*osFile)(nil)
 )
 
 // NewOSFS makes the directory if it is not there (readable by the owner only).
@@ -172,8 +174,17 @@ func readPID(f *os.File) int {
 	return pid
 }
 
-// preallocateSync is how many bytes of zeros are written between two syncs.
-const preallocateSync = 8 << 20
+const (
+	// zerosAtOnce is how many bytes of zeros are written between two rests, with a
+	// sync before: a flush that comes meanwhile waits for so much. In a hurry it is
+	// zerosInHurry between two syncs.
+	zerosAtOnce  = 256 << 10
+	zerosInHurry = 8 << 20
+	// restTimes is how long a rest is, in times of what the zeros before it took,
+	// and restMost in all.
+	restTimes = 4
+	restMost  = 50 * time.Millisecond
+)
 
 // osFile is an open file.
 type osFile struct {
@@ -224,6 +235,13 @@ func (f *osFile) Size() (int64, error) {
 // Preallocate writes real zeros: then a later flush changes no metadata, and
 // costs one write to the device instead of two.
 func (f *osFile) Preallocate(size int64) error {
+	hurry := make(chan struct{})
+	close(hurry)
+	return f.PreallocateGradually(size, hurry)
+}
+
+// PreallocateGradually implements gradual.
+func (f *osFile) PreallocateGradually(size int64, hurry <-chan struct{}) error {
 	have, err := f.Size()
 	if err != nil {
 		return err
@@ -234,19 +252,35 @@ func (f *osFile) Preallocate(size int64) error {
 	if err := reserve(f.f, have, size-have); err != nil {
 		return err
 	}
-	zeros := make([]byte, min(size-have, 1<<20))
+	zeros := make([]byte, min(size-have, zerosAtOnce))
 	for have < size {
+		start := time.Now()
 		n := min(int64(len(zeros)), size-have)
 		if _, err := f.f.WriteAt(zeros[:n], have); err != nil {
 			return err
 		}
 		have += n
-		// A flush of the log that runs beside must not wait for all of this.
-		if have%preallocateSync == 0 {
-			if err := f.Sync(); err != nil {
-				return err
+		select {
+		case <-hurry:
+			if have%zerosInHurry != 0 {
+				continue
 			}
+		default:
 		}
+		if err := f.Sync(); err != nil {
+			return err
+		}
+		rest(min(restTimes*time.Since(start), restMost), hurry)
 	}
 	return nil
+}
+
+// rest waits for some time, or until there is a hurry.
+func rest(d time.Duration, hurry <-chan struct{}) {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+	case <-hurry:
+	}
 }

@@ -1,7 +1,10 @@
 package replog_test
 
 import (
+	"bytes"
+	"errors"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"testing"
@@ -121,6 +124,31 @@ func BenchmarkAppend(b *testing.B) {
 	}
 	if err := o.Storage.Close(); err != nil {
 		b.Fatal(err)
+	}
+}
+
+// A file that is preallocated beside flushes rests between its parts, until there
+// is a hurry; either way it holds zeros alone in the end.
+func TestPreallocateGradually(t *testing.T) {
+	fsys, err := replog.NewOSFS(t.TempDir())
+	must(t, err)
+	for _, size := range []int64{1, 256 << 10, 1<<20 + 1} {
+		f, err := fsys.Create(fmt.Sprint(size))
+		must(t, err)
+		hurry, done := make(chan struct{}), make(chan error)
+		go func() {
+			done <- f.(interface {
+				PreallocateGradually(int64, <-chan struct{}) error
+			}).PreallocateGradually(size, hurry)
+		}()
+		close(hurry)
+		must(t, <-done)
+		got := make([]byte, size+1)
+		n, err := f.ReadAt(got, 0)
+		if int64(n) != size || !errors.Is(err, io.EOF) || len(bytes.Trim(got, "\x00")) != 0 {
+			t.Errorf("%d bytes: %d are there, zeros alone: %v, %v", size, n, len(bytes.Trim(got, "\x00")) == 0, err)
+		}
+		must(t, f.Close())
 	}
 }
 

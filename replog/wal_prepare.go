@@ -14,10 +14,18 @@ type Background interface {
 	Background(work func())
 }
 
+// gradual is offered by a File that can be preallocated while flushes of another
+// one go on: it is written in small parts, with a rest after each, so that a
+// flush waits for little. Once hurry is closed it does not rest any more.
+type gradual interface {
+	PreallocateGradually(size int64, hurry <-chan struct{}) error
+}
+
 // preparation is the file of the next segment, in the making or ready under
 // its temporary name.
 type preparation struct {
 	number uint64
+	hurry  chan struct{} // closed when somebody waits for it
 	done   chan struct{} // closed when file and err are set
 	file   File
 	err    error
@@ -31,21 +39,26 @@ func (w *wal) prepareNext() {
 	if !ok || w.next != nil || s.end < s.size/2 {
 		return
 	}
-	p := &preparation{number: s.number + 1, done: make(chan struct{})}
+	p := &preparation{number: s.number + 1, hurry: make(chan struct{}), done: make(chan struct{})}
 	w.next = p
 	b.Background(func() {
 		defer close(p.done)
-		p.file, p.err = w.preallocated(p.number)
+		p.file, p.err = w.preallocated(p)
 	})
 }
 
 // preallocated makes the file of a segment, durable but for its name.
-func (w *wal) preallocated(number uint64) (File, error) {
-	f, err := w.fs.Create(segmentName(number) + tempSuffix)
+func (w *wal) preallocated(p *preparation) (File, error) {
+	f, err := w.fs.Create(segmentName(p.number) + tempSuffix)
 	if err != nil {
 		return nil, err
 	}
-	if err := f.Preallocate(w.segmentBytes); err != nil {
+	if g, ok := f.(gradual); ok {
+		err = g.PreallocateGradually(w.segmentBytes, p.hurry)
+	} else {
+		err = f.Preallocate(w.segmentBytes)
+	}
+	if err != nil {
 		return nil, errors.Join(err, f.Close())
 	}
 	if err := f.Sync(); err != nil {
@@ -61,12 +74,18 @@ func (w *wal) takeFile(number uint64) (File, error) {
 	if p == nil {
 		return w.fs.Create(segmentName(number) + tempSuffix)
 	}
-	<-p.done
-	w.next = nil
+	w.awaitNext()
 	if p.err == nil && p.number != number {
 		p.err = fmt.Errorf("segment %d was prepared, and %d is due", p.number, number)
 	}
 	return p.file, p.err
+}
+
+// awaitNext ends the preparation, as soon as that can be.
+func (w *wal) awaitNext() {
+	close(w.next.hurry)
+	<-w.next.done
+	w.next = nil
 }
 
 // dropNext waits for the preparation and takes its file away; writing is held.
@@ -75,8 +94,7 @@ func (w *wal) dropNext() error {
 	if p == nil {
 		return nil
 	}
-	<-p.done
-	w.next = nil
+	w.awaitNext()
 	if p.err != nil {
 		return nil // it was not needed
 	}
