@@ -22,7 +22,7 @@ func (d *driver) begin(ctx context.Context, c *call, ev machine.Event) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
-	if !d.post(message{event: ev, call: c}) {
+	if !d.post(ev, origin{call: c}) {
 		return d.err
 	}
 	return nil
@@ -44,7 +44,7 @@ func (d *driver) await(ctx context.Context, c *call) machine.Done {
 }
 
 func (d *driver) giveUp(c *call) machine.Done {
-	d.post(message{event: machine.Cancel{ID: c.id}})
+	d.post(machine.Cancel{ID: c.id}, origin{})
 	for {
 		if a := <-c.answers; !a.waiting {
 			return a.Done
@@ -215,7 +215,7 @@ func (d *driver) release(l *Lock) {
 	d.guard.remove(l)
 	c := &l.releasing
 	c.id, c.release = d.newID(), l
-	if !d.post(message{event: machine.Release{ID: c.id, Lock: l.id}, call: c}) {
+	if !d.post(machine.Release{ID: c.id, Lock: l.id}, origin{call: c}) {
 		l.releaseDone(nil, d.err)
 	}
 }

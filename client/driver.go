@@ -73,10 +73,10 @@ type cellInfo struct {
 	identity uint64
 }
 
-// message is an event with what belongs to it.
-type message struct {
-	event machine.Event
-	call  *call       // registers the call that event starts
+// origin is where an event comes from. It goes beside the event, not around it:
+// so the event need not be allocated.
+type origin struct {
+	call  *call       // registers the call that the event starts
 	watch *watchQueue // the same for a watch
 	link  *link       // events of a connection that is not the present one are dropped
 }
@@ -256,11 +256,12 @@ func (d *driver) ended() error {
 	}
 }
 
-// post steps the machine; false: it has stopped, and nothing was done.
+// post steps the machine; false: it has stopped, and nothing was done, or the
+// connection that the event comes from is given up.
 //
 // When others wait for the mutex the batch is left open and the next of them
 // closes it: what many callers have goes out in one write.
-func (d *driver) post(msg message) bool {
+func (d *driver) post(ev machine.Event, from origin) bool {
 	d.waiting.Add(1)
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -269,12 +270,12 @@ func (d *driver) post(msg message) bool {
 		return false
 	}
 	now := clock.Now()
-	d.step(now, msg)
+	d.step(now, ev, from)
 	d.gathered++
 	if !others || d.gathered >= gatherMax {
 		d.perform(now)
 	}
-	return true
+	return from.link == d.link || from.link == nil
 }
 
 // wait waits until nothing runs any more, but for a state handler that the
@@ -285,7 +286,7 @@ func (d *driver) wait() {
 }
 
 func (d *driver) close() error {
-	d.post(message{event: machine.Close{}})
+	d.post(machine.Close{}, origin{})
 	d.wait()
 	if errors.Is(d.err, ErrClosed) && errors.Is(d.err, ErrUnavailable) {
 		return &Error{Op: "close", Err: d.err}
@@ -329,20 +330,20 @@ func (d *driver) tick() (sleep time.Duration, ok bool) {
 	return max(d.next-clock.Now(), 0), true
 }
 
-func (d *driver) step(now time.Duration, msg message) {
-	if msg.link != nil && msg.link != d.link {
+func (d *driver) step(now time.Duration, ev machine.Event, from origin) {
+	if from.link != nil && from.link != d.link {
 		return // of a connection that was given up
 	}
-	if msg.call != nil {
-		d.calls[msg.call.id] = msg.call
+	if from.call != nil {
+		d.calls[from.call.id] = from.call
 	}
-	if msg.watch != nil {
-		d.watches[msg.watch.id] = msg.watch
+	if from.watch != nil {
+		d.watches[from.watch.id] = from.watch
 	}
-	if c, ok := msg.event.(machine.Cancel); ok {
+	if c, ok := ev.(machine.Cancel); ok {
 		delete(d.watches, c.ID)
 	}
-	d.m.Step(now, msg.event)
+	d.m.Step(now, ev)
 }
 
 // perform closes the batch: it does what the machine asks for, and sees to it
@@ -351,12 +352,12 @@ func (d *driver) perform(now time.Duration) {
 	d.gathered = 0
 	for again := true; again; {
 		e := d.m.Take(now)
-		failed := d.connection(e)
+		failed := d.connection(&e)
 		if e.State != nil {
 			d.stateIs(*e.State)
 		}
-		d.results(e)
-		again = d.updates(e)
+		d.results(&e)
+		again = d.updates(&e)
 		if failed != nil {
 			d.hangup()
 			d.m.Step(now, machine.Disconnected{Err: failed})
@@ -387,7 +388,7 @@ func (d *driver) perform(now time.Duration) {
 
 // connection obeys what concerns the connection. The error says that it is
 // good for nothing any more.
-func (d *driver) connection(e machine.Effects) error {
+func (d *driver) connection(e *machine.Effects) error {
 	if e.Hangup || e.Dial != "" {
 		d.hangup()
 	}
@@ -399,7 +400,7 @@ func (d *driver) connection(e machine.Effects) error {
 
 // results tells the callers. A lock that was granted has its deadline before
 // it is handed over.
-func (d *driver) results(e machine.Effects) {
+func (d *driver) results(e *machine.Effects) {
 	for _, w := range e.Waiting {
 		if c := d.calls[w.ID]; c != nil {
 			c.answers <- answer{Done: machine.Done{ID: w.ID, Result: w.Result}, waiting: true}
@@ -430,7 +431,7 @@ func (d *driver) results(e machine.Effects) {
 
 // updates passes on what watches have to tell. It reports whether one was
 // paused.
-func (d *driver) updates(e machine.Effects) (paused bool) {
+func (d *driver) updates(e *machine.Effects) (paused bool) {
 	for _, u := range e.Updates {
 		q := d.watches[u.ID]
 		if q == nil {

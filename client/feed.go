@@ -77,7 +77,7 @@ func (d *driver) watch(ctx context.Context, w *pb.Watch) (*watchQueue, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
-	if !d.post(message{event: machine.Watch{ID: q.id, Watch: w}, watch: q}) {
+	if !d.post(machine.Watch{ID: q.id, Watch: w}, origin{watch: q}) {
 		return nil, d.err
 	}
 	return q, nil
@@ -85,7 +85,7 @@ func (d *driver) watch(ctx context.Context, w *pb.Watch) (*watchQueue, error) {
 
 // unwatch ends a watch, if it has not ended already.
 func (d *driver) unwatch(q *watchQueue) {
-	d.post(message{event: machine.Cancel{ID: q.id}})
+	d.post(machine.Cancel{ID: q.id}, origin{})
 }
 
 // add queues an update; true: pause the watch. Called under the driver's mutex.
@@ -123,7 +123,7 @@ func (q *watchQueue) next(ctx context.Context) ([]*pb.WatchUpdate, error) {
 			return updates, err
 		}
 		if resume {
-			q.d.post(message{event: machine.Resume{ID: q.id}})
+			q.d.post(machine.Resume{ID: q.id}, origin{})
 		}
 		select {
 		case <-q.ready:

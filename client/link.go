@@ -77,7 +77,7 @@ func (d *driver) run(l *link, address string) {
 // fromLink steps the machine with an event of a connection; false: nobody wants
 // it any more.
 func (d *driver) fromLink(l *link, ev machine.Event) bool {
-	return d.post(message{event: ev, link: l}) && l.ctx.Err() == nil
+	return d.post(ev, origin{link: l})
 }
 
 // readMessage reads the next message; nil for a frame of another kind.
@@ -142,13 +142,13 @@ func (l *link) send(messages []*pb.ClientMessage) error {
 	if l == nil || l.conn == nil {
 		return errors.New("there is no connection")
 	}
-	for _, m := range messages {
+	last := len(messages) - 1
+	for _, m := range messages[:last] {
 		if err := l.conn.Hold(wire.KindClient, m); err != nil {
 			return err
 		}
 	}
-	l.conn.Flush()
-	return nil
+	return l.conn.Send(wire.KindClient, messages[last])
 }
 
 // hangup gives the connection up; its goroutine ends by itself.

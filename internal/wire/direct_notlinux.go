@@ -1,4 +1,4 @@
-//go:build unix && (!linux || race)
+//go:build unix && (!linux || race || 386 || s390x)
 
 // The race detector learns from these calls what another process, or goroutine,
 // has seen; of raw ones it hears nothing.

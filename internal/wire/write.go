@@ -47,10 +47,12 @@ func (c *Conn) Hold(kind byte, m proto.Message) error {
 
 // Send is Hold and Flush.
 func (c *Conn) Send(kind byte, m proto.Message) error {
-	if err := c.Hold(kind, m); err != nil {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if err := c.add(kind, m); err != nil {
 		return err
 	}
-	c.Flush()
+	c.flush()
 	return nil
 }
 
@@ -246,6 +248,11 @@ func (c *Conn) stopWriting() {
 func (c *Conn) Flush() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	c.flush()
+}
+
+// flush is Flush; mu is held, but for the time of the write.
+func (c *Conn) flush() {
 	if len(c.out) == 0 || c.writing {
 		return // whoever writes looks again afterwards
 	}
