@@ -256,7 +256,7 @@ func (k *checker) atHand() {
 		i, _ := s.locks.Get(l)
 		k.that(i == l, "lock of %s: the record kept at hand is not the table's", l.path)
 	}
-	for _, n := range s.nodeCache {
+	for _, n := range s.cache.places {
 		if n.node != nil {
 			i, _ := s.nodes.Get(n)
 			k.that(i == n, "%s: the record kept at hand is not the table's", join(n.dir, n.name))

@@ -8,7 +8,11 @@ import (
 // Apply executes an encoded pb.Command; see API.
 func (s *Store) Apply(command []byte) (*pb.Result, []Change) {
 	s.begin()
-	c := new(pb.Command)
+	if s.command == nil {
+		s.command = new(pb.Command)
+	}
+	c := s.command
+	c.Reset()
 	if c.Decode(command) != nil {
 		// The decoder's own words differ from build to build: they stay out of a
 		// result that all replicas must agree on.

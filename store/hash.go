@@ -50,8 +50,7 @@ func (h hasher) bool(v bool) hasher {
 func (h hasher) str(v string) hasher {
 	h = h.u64(uint64(len(v)))
 	for len(v) >= 8 {
-		h = h.u64(uint64(v[0]) | uint64(v[1])<<8 | uint64(v[2])<<16 | uint64(v[3])<<24 |
-			uint64(v[4])<<32 | uint64(v[5])<<40 | uint64(v[6])<<48 | uint64(v[7])<<56)
+		h = h.u64(word(v))
 		v = v[8:]
 	}
 	if len(v) > 0 {

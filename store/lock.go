@@ -1,6 +1,8 @@
 package store
 
 import (
+	"strings"
+
 	"github.com/seed70370324/lockd/internal/invariant"
 	"github.com/seed70370324/lockd/store/pb"
 )
@@ -92,8 +94,8 @@ type queueItem struct {
 }
 
 func lessQueue(a, b queueItem) bool {
-	if a.path != b.path {
-		return a.path < b.path
+	if c := strings.Compare(a.path, b.path); c != 0 {
+		return c < 0
 	}
 	return a.revision < b.revision
 }
@@ -149,9 +151,6 @@ func (s *Store) claim(session, ticket uint64) (*claim, bool) {
 // openLock makes the record of a lock that nobody uses yet: generation and
 // fence move there from the node.
 func (s *Store) openLock(path string) {
-	if _, ok := s.lock(path); ok {
-		return
-	}
 	l := &lock{}
 	s.editNode(path, func(n *node) {
 		l.generation, l.fence = n.lockGen, n.fence
@@ -253,7 +252,11 @@ func (s *Store) acquire(session uint64, ticket uint64, a *pb.Acquire) *pb.Result
 	if !exists && !a.Create {
 		return refuse(pb.Code_NOT_FOUND, "%s does not exist", a.Path)
 	}
-	l, used := s.lock(a.Path)
+	var l *lock
+	used := false
+	if !exists || n.locked { // else there is none
+		l, used = s.lock(a.Path)
+	}
 	free := !used || l.free(a.Mode)
 	if !free && a.WaitMs == 0 && !a.NoDeadline {
 		r := refuse(pb.Code_HELD, "%s is held", a.Path)
@@ -274,7 +277,9 @@ func (s *Store) acquire(session uint64, ticket uint64, a *pb.Acquire) *pb.Result
 	if n.kind == pb.NodeKind_CONTAINER && !n.used {
 		s.editNode(a.Path, func(n *node) { n.used = true })
 	}
-	s.openLock(a.Path)
+	if !used {
+		s.openLock(a.Path)
+	}
 	x, _ := s.session(session)
 	c := &claim{
 		session: session, ticket: ticket, path: a.Path, client: x.client, revision: s.now,
@@ -332,18 +337,29 @@ func (s *Store) badAcquire(session, ticket uint64, a *pb.Acquire) *pb.Result {
 // grant and the first grant of a shared period has a fence higher than all
 // before it at that path. Only a live session is granted anything.
 func (s *Store) admit(c *claim) {
-	_, alive := s.session(c.session)
-	invariant.Assert(alive, "%s granted to session %d, which does not exist", c.path, c.session)
 	l := s.ownLock(c.path)
-	invariant.Assert(l.admits(c.mode), "%s granted in mode %d beside %d holders in mode %d", c.path, c.mode, l.holders, l.mode)
+	s.assertAdmits(c, l)
 	if l.holders == 0 {
-		invariant.Assert(s.now > l.fence, "%s granted with fence %d after %d", c.path, s.now, l.fence)
 		l.generation++
 		l.fence = s.now
 		s.rehashLock(c.path, l)
 	}
 	c.state, c.fence, c.until = held, l.fence, 0
 	c.sinceWall, c.sinceCell = s.wallMS, s.cellTime
+}
+
+// assertAdmits asserts what admit keeps. It asks first, since the values for an
+// assertion's text are allocated.
+func (s *Store) assertAdmits(c *claim, l *lock) {
+	if _, alive := s.session(c.session); !alive {
+		invariant.Assert(false, "%s granted to session %d, which does not exist", c.path, c.session)
+	}
+	if !l.admits(c.mode) {
+		invariant.Assert(false, "%s granted in mode %d beside %d holders in mode %d", c.path, c.mode, l.holders, l.mode)
+	}
+	if l.holders == 0 && s.now <= l.fence {
+		invariant.Assert(false, "%s granted with fence %d after %d", c.path, s.now, l.fence)
+	}
 }
 
 func (s *Store) fillGrant(g *pb.Grant, c *claim) {

@@ -12,18 +12,20 @@ func (s *Store) multi(session uint64, m *pb.Multi) *pb.Result {
 		return limited(LimitMulti, "the Multi has %d operations, the limit is %d: divide it", len(m.Ops), MultiMax)
 	}
 	before := s.Clone()
+	s.cache.try()
 	changes, touched := len(s.changes), len(s.touched)
 	results := make([]*pb.Result, len(m.Ops))
 	for i, op := range m.Ops {
 		results[i] = s.multiOp(session, op)
 		if results[i].Code != pb.Code_OK {
-			// What is at hand may be records that are not in the tables any more.
-			clear(s.nodeCache)
-			before.changes, before.touched, before.nodeCache = s.changes[:changes], s.touched[:touched], s.nodeCache
+			s.cache.undo()
+			before.changes, before.touched = s.changes[:changes], s.touched[:touched]
+			before.cache, before.command = s.cache, s.command
 			*s = *before
 			return multiFailed(results, i)
 		}
 	}
+	s.cache.keep()
 	return &pb.Result{Results: results}
 }
 

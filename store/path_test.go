@@ -5,6 +5,10 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"unicode"
+	"unicode/utf8"
+
+	"pgregory.net/rapid"
 )
 
 func TestCheckPath(t *testing.T) {
@@ -26,6 +30,39 @@ func TestCheckPath(t *testing.T) {
 			t.Errorf("%q: %v, want %q", p, err, reason)
 		}
 	}
+}
+
+// The short cut for paths without a fault takes none with one.
+func TestWellFormedPathsAreGood(t *testing.T) {
+	part := rapid.OneOf(rapid.SampledFrom([]string{"", ".", "..", ".a", "a.", "...", strings.Repeat("x", NameMax), strings.Repeat("x", NameMax+1), "\x7f", "é"}), rapid.StringN(0, 3, -1))
+	rapid.Check(t, func(t *rapid.T) {
+		path := "/" + strings.Join(rapid.SliceOfN(part, 1, 6).Draw(t, "parts"), "/")
+		slow := ""
+		for _, one := range strings.Split(path[1:], "/") {
+			if one == "" || one == "." || one == ".." || len(one) > NameMax || strings.ContainsFunc(one, unicode.IsControl) || !utf8.ValidString(one) {
+				slow = "it has a fault"
+			}
+		}
+		if path == "/" {
+			slow = ""
+		}
+		if len(path) <= PathMax && (badPath(path) == "") != (slow == "") {
+			t.Fatalf("%q: %q", path, badPath(path))
+		}
+	})
+}
+
+// Paths are compared a word at a time; so they must be byte by byte.
+func TestComparePathsByWords(t *testing.T) {
+	letters := rapid.StringOf(rapid.SampledFrom([]rune("aaaa/b-")))
+	rapid.Check(t, func(t *rapid.T) {
+		head := letters.Draw(t, "head")
+		a, b := head+letters.Draw(t, "a"), head+letters.Draw(t, "b")
+		low := func(s string) string { return strings.ReplaceAll(s, "/", "\x00") }
+		if got, want := comparePaths(a, b), strings.Compare(low(a), low(b)); (got < 0) != (want < 0) || (got == 0) != (want == 0) {
+			t.Fatalf("%q and %q: %d, want %d", a, b, got, want)
+		}
+	})
 }
 
 func TestPathOrderPutsNodesBeforeWhatIsBelow(t *testing.T) {

@@ -11,9 +11,9 @@
 // clone can be written out while the original goes on, and a command that
 // changes a node or a session allocates nothing for it.
 //
-// Files: command.go (Apply: who may execute what, exactly once), node.go and
-// tree.go (nodes), lock.go (grants, ghosts), waiter.go (queues), session.go,
-// multi.go, timer.go, revision.go, hash.go, snapshot.go, check.go.
+// Files: command.go (Apply: who may execute what, exactly once), node.go, tree.go
+// and cache.go (nodes), lock.go (grants, ghosts), waiter.go (queues), session.go,
+// kept.go (results), multi.go, timer.go, revision.go, hash.go, snapshot.go, check.go.
 package store
 
 import (
@@ -58,11 +58,12 @@ type Store struct {
 	// nothing.
 	recent     sessionItem
 	recentLock lockItem
-	nodeCache  nodeCache
+	cache      nodeCache
 
 	// Of the command that is being applied.
-	now     uint64 // its revision, if it takes one
-	changed bool   // it has changed nodes, locks or sessions
+	command *pb.Command // room for it; its parts are new each time
+	now     uint64      // its revision, if it takes one
+	changed bool        // it has changed nodes, locks or sessions
 	changes []Change
 	touched []string // paths whose queue or container node must be looked at
 	removed int      // what its Deletes have taken away, as DeleteMax counts
@@ -101,7 +102,7 @@ func empty() *Store {
 func (s *Store) Clone() *Store {
 	s.generation++
 	c := *s
-	c.changes, c.touched, c.nodeCache = nil, nil, nil
+	c.changes, c.touched, c.cache, c.command = nil, nil, nodeCache{}, nil
 	c.nodes = s.nodes.Clone()
 	c.ephemerals = s.ephemerals.Clone()
 	c.locks = s.locks.Clone()

@@ -35,31 +35,6 @@ func lessEphemeral(a, b ephemeralItem) bool {
 	return a.path < b.path
 }
 
-// nodeCache keeps what the tree holds for nodes that were looked up lately, at
-// a place that the path's hash tells; nil: nothing.
-//
-// Invariant: what it has for a node is what the tree has.
-type nodeCache []nodeItem
-
-// nodeCacheBits is little, since a failed Multi empties the cache.
-const nodeCacheBits = 10
-
-func (c nodeCache) place(dir, name string) *nodeItem {
-	return &c[newHash(hashNode).str(dir).str(name)>>(64-nodeCacheBits)]
-}
-
-func (s *Store) cacheNode(i nodeItem) {
-	if s.nodeCache != nil {
-		*s.nodeCache.place(i.dir, i.name) = i
-	}
-}
-
-func (s *Store) uncacheNode(i nodeItem) {
-	if s.nodeCache != nil {
-		*s.nodeCache.place(i.dir, i.name) = nodeItem{}
-	}
-}
-
 func (s *Store) node(path string) (*node, bool) {
 	i, ok := s.nodeItem(path)
 	return i.node, ok
@@ -67,16 +42,13 @@ func (s *Store) node(path string) (*node, bool) {
 
 func (s *Store) nodeItem(path string) (nodeItem, bool) {
 	dir, name := split(path)
-	if s.nodeCache == nil {
-		s.nodeCache = make(nodeCache, 1<<nodeCacheBits)
-	}
-	at := s.nodeCache.place(dir, name)
-	if at.node != nil && at.name == name && at.dir == dir {
-		return *at, true
+	if i := s.cache.get(dir, name); i.node != nil {
+		return i, true
 	}
 	i, ok := s.nodes.Get(nodeItem{dir: dir, name: name})
 	if ok {
-		*at = i
+		s.cache.grow(s.nodes.Len())
+		s.cache.put(i)
 	}
 	return i, ok
 }
@@ -89,7 +61,7 @@ func (s *Store) putNode(i nodeItem) {
 	if was {
 		s.sum -= old.hash
 	}
-	s.cacheNode(i)
+	s.cache.put(i)
 	s.sum += i.hash
 	s.changed = true
 }
@@ -102,7 +74,7 @@ func (s *Store) editNode(path string, f func(*node)) *node {
 		own.made = s.generation
 		i.node = &own
 		s.nodes.ReplaceOrInsert(i)
-		s.cacheNode(i)
+		s.cache.put(i)
 	}
 	f(i.node)
 	hash := i.computeHash(i.dir, i.name)
@@ -150,7 +122,7 @@ func (s *Store) removeNode(path string) {
 	if !was {
 		return
 	}
-	s.uncacheNode(old)
+	s.cache.put(nodeItem{old.dir, old.name, nil})
 	s.sum -= old.hash
 	if old.kind == pb.NodeKind_EPHEMERAL {
 		s.ephemerals.Delete(ephemeralItem{old.owner, path})

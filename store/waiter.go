@@ -139,11 +139,19 @@ func (s *Store) blockers(path string, max int) []*pb.Blocker {
 
 // blockersOf are those in the way of the waiter with the given revision.
 func (s *Store) blockersOf(path string, revision uint64, max int) (list []*pb.Blocker) {
+	l, used := s.lock(path)
+	if !used {
+		return nil
+	}
+	all := make([]pb.Blocker, min(l.holders+l.waiters, max))
+	list = make([]*pb.Blocker, 0, len(all))
 	add := func(c *claim) bool {
 		if len(list) >= max || c.revision >= revision {
 			return false
 		}
-		list = append(list, c.blocker())
+		b := &all[len(list)]
+		c.describe(b)
+		list = append(list, b)
 		return true
 	}
 	scan(s.holders, path, add)
@@ -152,18 +160,22 @@ func (s *Store) blockersOf(path string, revision uint64, max int) (list []*pb.Bl
 }
 
 func (c *claim) blocker() *pb.Blocker {
-	b := &pb.Blocker{
-		Session: c.session, Client: c.client, Mode: c.mode, Fence: c.fence,
-		SinceWallMs: c.sinceWall, SinceCell: c.sinceCell, LockDelayMs: c.delayMS,
-		Ticket: c.ticket, LeaseMs: c.leaseMS, Revision: c.revision,
-	}
+	b := new(pb.Blocker)
+	c.describe(b)
+	return b
+}
+
+// describe fills in an empty Blocker.
+func (c *claim) describe(b *pb.Blocker) {
+	b.Session, b.Client, b.Mode, b.Fence = c.session, c.client, c.mode, c.fence
+	b.SinceWallMs, b.SinceCell, b.LockDelayMs = c.sinceWall, c.sinceCell, c.delayMS
+	b.Ticket, b.LeaseMs, b.Revision = c.ticket, c.leaseMS, c.revision
 	switch c.state {
 	case ghost:
 		b.Ghost, b.GhostUntilCell = true, c.until
 	case waiting:
 		b.DeadlineCell = c.until
 	}
-	return b
 }
 
 // Contended reports whether a request for the lock of a path in this mode would
