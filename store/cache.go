@@ -23,8 +23,10 @@ const (
 	placesMax = 1 << 14
 )
 
+// place takes the high bits of the hash times an odd number: each of them
+// depends on all bits of the hash, which its own high bits do not.
 func (c *nodeCache) place(dir, name string) uint32 {
-	return uint32(newHash(hashNode).str(dir).str(name) >> c.shift)
+	return uint32(newHash(hashNode).str(dir).str(name).sum() * 0x9e3779b97f4a7c15 >> c.shift)
 }
 
 // get returns what the tree holds for a node, or nothing.

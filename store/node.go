@@ -9,7 +9,7 @@ import (
 	"github.com/seed70370324/lockd/store/pb"
 )
 
-// node is the value of a node. It is written by editNode alone, and its data
+// node is the value of a node. It is written by editItem alone, and its data
 // never: readers may keep that.
 type node struct {
 	data       []byte
@@ -225,14 +225,15 @@ func (s *Store) put(p *pb.Put) *pb.Result {
 	if len(p.Data) > DataMax {
 		return tooLarge(p.Data)
 	}
-	n, ok := s.node(p.Path)
+	i, ok := s.nodeItem(p.Path)
+	n := i.node
 	switch {
 	case ok && p.Conditional && p.IfGeneration != n.contentGen:
 		r := conflict(p.Path, p.IfGeneration, n.contentGen)
 		r.Stat = s.stat(p.Path, n)
 		return r
 	case ok:
-		n = s.editNode(p.Path, func(n *node) {
+		n = s.editItem(i, func(n *node) {
 			n.contentGen++
 			n.modifyRev = s.now
 			n.modifyMS = s.wallMS

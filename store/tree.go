@@ -67,8 +67,14 @@ func (s *Store) putNode(i nodeItem) {
 }
 
 // editNode has f edit the node at path, which exists.
-func (s *Store) editNode(path string, f func(*node)) *node {
+func (s *Store) editNode(path string, f func(*node)) {
 	i, _ := s.nodeItem(path)
+	s.editItem(i, f)
+}
+
+// editItem is editNode for what nodeItem has found; it returns the record in
+// which the node is now.
+func (s *Store) editItem(i nodeItem, f func(*node)) *node {
 	if i.made != s.generation { // a clone may have it
 		own := *i.node
 		own.made = s.generation
