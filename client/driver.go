@@ -18,6 +18,7 @@ import (
 
 	"github.com/seed70370324/lockd/client/machine"
 	"github.com/seed70370324/lockd/internal/clock"
+	"github.com/seed70370324/lockd/internal/invariant"
 	"github.com/seed70370324/lockd/internal/version"
 	storepb "github.com/seed70370324/lockd/store/pb"
 )
@@ -61,6 +62,7 @@ type driver struct {
 	calls    map[machine.CallID]*call
 	watches  map[machine.CallID]*watchQueue
 	link     *link
+	fresh    []*Lock       // empty, of results
 	gathered int           // events stepped since the last batch was closed
 	next     time.Duration // when the machine wants to be woken
 	armed    time.Duration // when the ticker will look again
@@ -119,6 +121,7 @@ func newCall(id machine.CallID) *call {
 // free gives a call back whose Done has been received: then its maker is the
 // only one who knows it, and must forget it.
 func (c *call) free() {
+	invariant.Assert(len(c.answers) == 0, "a call is over and has an answer more")
 	c.id, c.lock = 0, lockRequest{}
 	callPool.Put(c)
 }
@@ -406,7 +409,7 @@ func (d *driver) results(e *machine.Effects) {
 			c.answers <- answer{Done: machine.Done{ID: w.ID, Result: w.Result}, waiting: true}
 		}
 	}
-	var fresh []*Lock
+	fresh := d.fresh[:0]
 	for _, r := range e.Done {
 		if r.Result.GetGrant() == nil {
 			continue
@@ -416,6 +419,8 @@ func (d *driver) results(e *machine.Effects) {
 		}
 	}
 	d.guard.apply(fresh, e.Deadlines, e.Lost)
+	clear(fresh) // the driver keeps no lock alive
+	d.fresh = fresh
 	for _, r := range e.Done {
 		c := d.calls[r.ID]
 		delete(d.calls, r.ID)

@@ -54,7 +54,15 @@ func (r *Reader) node(ctx context.Context, op, path string, noData bool) (Node, 
 	if err != nil {
 		return Node{}, err
 	}
-	reply, err := r.d.read(ctx, op, path, &pb.Read{Op: &pb.Read_Node{Node: &pb.ReadNode{Path: path, NoData: noData}}})
+	q := &struct { // in one piece
+		read pb.Read
+		op   pb.Read_Node
+		node pb.ReadNode
+	}{}
+	q.node.Path, q.node.NoData = path, noData
+	q.op.Node = &q.node
+	q.read.Op = &q.op
+	reply, err := r.d.read(ctx, op, path, &q.read)
 	if err != nil {
 		return Node{}, err
 	}

@@ -18,6 +18,9 @@ type read struct {
 	msg       *pb.Read
 	sent      bool
 	notBefore time.Duration
+	// What is sent, with msg in it: each time the same, for it never changes.
+	message pb.ClientMessage
+	body    pb.ClientMessage_Read
 }
 
 type reads struct {
@@ -38,6 +41,8 @@ func (m *Machine) startRead(e Read) {
 	}
 	r := &read{id: e.ID, wire: m.nextID(), msg: e.Read}
 	r.msg.Id = r.wire
+	r.body.Read = r.msg
+	r.message.Body = &r.body
 	m.calls[e.ID] = call{read: r}
 	m.reads.all[r.wire] = r
 	m.reads.unsent = append(m.reads.unsent, r)
@@ -58,7 +63,7 @@ func (m *Machine) flushReads() {
 			m.expect()
 			r.sent = true
 			q.sent++
-			m.send(&pb.ClientMessage{Body: &pb.ClientMessage_Read{Read: r.msg}})
+			m.send(&r.message)
 		}
 	}
 	clear(q.unsent[len(kept):])

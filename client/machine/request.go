@@ -213,7 +213,9 @@ func (m *Machine) shift() {
 }
 
 func (m *Machine) sendRequest(r *request) {
-	invariant.Assert(!r.sent && r.number >= m.reqs.lowest, "request %d is sent twice on a connection", r.number)
+	if r.sent || r.number < m.reqs.lowest {
+		invariant.Assert(false, "request %d is sent twice on a connection", r.number)
+	}
 	if err := m.oversized(r); err != nil && !r.void {
 		// An earlier master took larger ones, and may have executed it.
 		r.void, r.refusal = true, err
