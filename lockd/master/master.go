@@ -158,8 +158,9 @@ type Master struct {
 	late      []lateKeep // in the order of their proofs
 
 	proposals [][]byte
-	urgent    bool          // one of them is not to be held back
-	heldSince time.Duration // since when the oldest is, if none is urgent
+	proposal  storepb.Command // of a request, until it is encoded: all its fields are set anew
+	urgent    bool            // one of them is not to be held back
+	heldSince time.Duration   // since when the oldest is, if none is urgent
 	closes    []ConnClose
 	notes     []Note
 	handover  bool // to be passed on to the node

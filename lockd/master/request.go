@@ -83,12 +83,12 @@ func (m *Master) request(c *conn, r *wirepb.Request) {
 	if m.mayTake(s, cmd) {
 		m.losing(id, number)
 	}
-	size := m.propose(&storepb.Command{
-		Session: id, Number: number,
-		LowestUnanswered: cmd.GetLowestUnanswered(),
-		AckedEvent:       acked,
-		Op:               cmd.GetOp(),
-	})
+	p := &m.proposal
+	p.Session, p.Number = id, number
+	p.LowestUnanswered, p.AckedEvent = cmd.GetLowestUnanswered(), acked
+	p.Op = cmd.GetOp()
+	size := m.propose(p)
+	p.Op = nil // the client's message is not kept
 	s.requests = slices.Insert(s.requests, i, request{number, size})
 	m.pending++
 	m.bytes += size
@@ -173,7 +173,15 @@ func (m *Master) done(s *session, number uint64) bool {
 
 // reply sends a result to where the session is attached.
 func (m *Master) reply(s *session, r *storepb.Result) {
-	m.send(s.conn, &wirepb.ServerMessage{Body: &wirepb.ServerMessage_Reply{Reply: &wirepb.Reply{Session: s.id, Result: r}}})
+	a := &struct { // in one piece, as there is one for each request
+		message wirepb.ServerMessage
+		body    wirepb.ServerMessage_Reply
+		reply   wirepb.Reply
+	}{}
+	a.reply.Session, a.reply.Result = s.id, r
+	a.body.Reply = &a.reply
+	a.message.Body = &a.body
+	m.send(s.conn, &a.message)
 }
 
 // encode encodes a command, once for log, disk and peers.

@@ -14,6 +14,7 @@ import (
 	"github.com/seed70370324/lockd/internal/wire"
 	"github.com/seed70370324/lockd/internal/wire/pb"
 	"github.com/seed70370324/lockd/lockd/replica"
+	storepb "github.com/seed70370324/lockd/store/pb"
 )
 
 const (
@@ -230,7 +231,7 @@ func (d *door) read(c *clientConn) *lastWords {
 		if last := tooManyParts(payload); last != nil {
 			return last
 		}
-		m := new(pb.ClientMessage)
+		m := newMessage(payload)
 		if err := m.Decode(payload); err != nil {
 			return &lastWords{pb.ErrorCode_BAD_MESSAGE, "", fmt.Sprintf("the message cannot be decoded: %v", err)}
 		}
@@ -259,6 +260,28 @@ func (d *door) read(c *clientConn) *lastWords {
 			return nil
 		}
 	}
+}
+
+// tagRequest is the first byte of a message with a Request: the field's number
+// and its kind.
+const tagRequest = 5<<3 | 2
+
+// newMessage returns what a payload can be decoded into. What it is likely to
+// have lies in one piece with it, for the decoder fills what it finds.
+func newMessage(payload []byte) *pb.ClientMessage {
+	if len(payload) == 0 || payload[0] != tagRequest {
+		return new(pb.ClientMessage)
+	}
+	m := &struct {
+		message pb.ClientMessage
+		body    pb.ClientMessage_Request
+		request pb.Request
+		command storepb.Command
+	}{}
+	m.message.Body = &m.body
+	m.body.Request = &m.request
+	m.request.Command = &m.command
+	return &m.message
 }
 
 // urgency tells when a message wakes the loop: only requests, which the log
