@@ -85,7 +85,9 @@ func (l *acceptedLog) above(slot paxos.Slot) []paxos.Entry {
 func (l *acceptedLog) check(applied paxos.Slot) {
 	last := applied
 	for _, e := range l.entries[l.head:] {
-		invariant.Assert(e.Slot > last, "entry of slot %d stands behind slot %d (applied %d)", e.Slot, last, applied)
+		if e.Slot <= last {
+			invariant.Assert(false, "entry of slot %d stands behind slot %d (applied %d)", e.Slot, last, applied)
+		}
 		last = e.Slot
 	}
 }

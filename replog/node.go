@@ -274,7 +274,9 @@ func (n *Node) Step(now time.Duration, ev Event) {
 	case PeerReceived:
 		n.peerReceived(ev.Peer, ev.Message)
 	case AppendDone:
-		invariant.Assert(ev.Sequence <= n.sequence, "record %d is said to be durable, the last one written was %d", ev.Sequence, n.sequence)
+		if ev.Sequence > n.sequence {
+			invariant.Assert(false, "record %d is said to be durable, the last one written was %d", ev.Sequence, n.sequence)
+		}
 		n.durable = max(n.durable, ev.Sequence)
 		n.px.Step(n.now, paxos.Persisted{Sequence: ev.Sequence})
 	case ReadDone:
@@ -370,7 +372,9 @@ func (n *Node) drain() {
 // owe passes on what goes to disk and peers.
 func (n *Node) owe(e *paxos.Effects) {
 	if e.Record != nil || len(e.After) > 0 {
-		invariant.Assert(e.Sequence > n.sequence, "record %d comes behind record %d", e.Sequence, n.sequence)
+		if e.Sequence <= n.sequence {
+			invariant.Assert(false, "record %d comes behind record %d", e.Sequence, n.sequence)
+		}
 		n.sequence = e.Sequence
 	}
 	if e.Record != nil {
@@ -405,7 +409,9 @@ func (n *Node) finish(e *paxos.Effects) {
 
 // record remembers what is being made durable.
 func (n *Node) record(sequence uint64, r *paxos.Record) {
-	invariant.Assert(!r.Promised.Less(n.promised), "a promise of %v follows one of %v", r.Promised, n.promised)
+	if r.Promised.Less(n.promised) {
+		invariant.Assert(false, "a promise of %v follows one of %v", r.Promised, n.promised)
+	}
 	n.promised = r.Promised
 	for _, e := range r.Entries {
 		if e.Slot > n.applied {
@@ -459,7 +465,9 @@ func outgoing(m *paxos.Message) Send {
 // apply hands a chosen entry to the state machine.
 func (n *Node) apply(e paxos.Entry) {
 	// Every slot is applied once, in order, without a gap.
-	invariant.Assert(e.Slot == n.applied+1, "slot %d is applied behind slot %d", e.Slot, n.applied)
+	if e.Slot != n.applied+1 {
+		invariant.Assert(false, "slot %d is applied behind slot %d", e.Slot, n.applied)
+	}
 	// Slot 1 founds the cell: no command is chosen before its members are.
 	invariant.Assert(e.Slot != 1 || e.Value.Kind == paxos.Config, "slot 1 holds a value of kind %d and no configuration", e.Value.Kind)
 	n.applied = e.Slot
@@ -492,9 +500,13 @@ func (n *Node) stop(err error) {
 // breach that paxos found.
 func (n *Node) Check() error {
 	n.accepted.check(n.applied)
-	invariant.Assert(n.durable <= n.sequence, "record %d is durable, the last written is %d", n.durable, n.sequence)
+	if n.durable > n.sequence {
+		invariant.Assert(false, "record %d is durable, the last written is %d", n.durable, n.sequence)
+	}
 	invariant.Assert(n.keep.older <= n.keep.newest && n.keep.newest <= n.applied,
 		"snapshots of slots %d and %d are kept, applied is %d", n.keep.older, n.keep.newest, n.applied)
-	invariant.Assert(n.keep.trimmed <= n.keep.newest, "the log is cut at slot %d, the newest snapshot is of slot %d", n.keep.trimmed, n.keep.newest)
+	if n.keep.trimmed > n.keep.newest {
+		invariant.Assert(false, "the log is cut at slot %d, the newest snapshot is of slot %d", n.keep.trimmed, n.keep.newest)
+	}
 	return n.px.Check()
 }

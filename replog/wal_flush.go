@@ -123,7 +123,9 @@ func (w *wal) takeOff() error {
 	base := off &^ (blockBytes - 1)
 	end := off + int64(len(w.buf))
 	at := roundUp(end, blockBytes)
-	invariant.Assert(off != 0 && at+blockBytes <= s.size, "segment %d: %d bytes at %d do not fit", s.number, len(w.buf), off)
+	if off == 0 || at+blockBytes > s.size {
+		invariant.Assert(false, "segment %d: %d bytes at %d do not fit", s.number, len(w.buf), off)
+	}
 	image := w.imageOf(int(at + blockBytes - base))
 	copy(image, w.tail.data[:off-base])
 	records := image[off-base:]

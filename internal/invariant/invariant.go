@@ -9,7 +9,9 @@ package invariant
 import "fmt"
 
 // Assert panics with the formatted text unless ok. The text names the
-// property and the numbers needed to understand the breach.
+// property and the numbers needed to understand the breach. To pass these costs
+// an allocation each, whether ok or not: on the path of every request the
+// condition is asked first, and Assert called with false.
 func Assert(ok bool, format string, args ...any) {
 	if !ok {
 		panic("invariant broken: " + fmt.Sprintf(format, args...))

@@ -274,7 +274,9 @@ func (d *disk) report(last bool) (more bool) {
 	done := d.sequence
 	for i := range d.after {
 		// Durable before visible: nothing leaves before its record is on disk.
-		invariant.Assert(d.after[i].Sequence <= done, "a message that waits for record %d would leave at %d", d.after[i].Sequence, done)
+		if d.after[i].Sequence > done {
+			invariant.Assert(false, "a message that waits for record %d would leave at %d", d.after[i].Sequence, done)
+		}
 		d.sends = append(d.sends, d.after[i].Send)
 	}
 	// The messages first: their receivers work while the loop here does.
