@@ -45,7 +45,8 @@
 //
 // A segment is written in blocks of 4096 bytes, preallocated with zeros, 64 MiB
 // unless a flush needs more. The zeros are written while the segment before is
-// in its second half, a little at a time, so that no flush waits for many.
+// in its third quarter, a little at a time, so that no flush waits for many, and
+// what is missing then at once.
 //
 //	0        4096    8192                                                 size
 //	+--------+-------+-----------------+-------+-----------------+-------+-- --+

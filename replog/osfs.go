@@ -237,11 +237,11 @@ func (f *osFile) Size() (int64, error) {
 func (f *osFile) Preallocate(size int64) error {
 	hurry := make(chan struct{})
 	close(hurry)
-	return f.PreallocateGradually(size, hurry)
+	return f.PreallocateGradually(size, hurry, nil)
 }
 
 // PreallocateGradually implements gradual.
-func (f *osFile) PreallocateGradually(size int64, hurry <-chan struct{}) error {
+func (f *osFile) PreallocateGradually(size int64, hurry, unwanted <-chan struct{}) error {
 	have, err := f.Size()
 	if err != nil {
 		return err
@@ -261,6 +261,11 @@ func (f *osFile) PreallocateGradually(size int64, hurry <-chan struct{}) error {
 		}
 		have += n
 		select {
+		case <-unwanted:
+			return errUnwanted
+		default:
+		}
+		select {
 		case <-hurry:
 			if have%zerosInHurry != 0 {
 				continue
@@ -270,17 +275,18 @@ func (f *osFile) PreallocateGradually(size int64, hurry <-chan struct{}) error {
 		if err := f.Sync(); err != nil {
 			return err
 		}
-		rest(min(restTimes*time.Since(start), restMost), hurry)
+		rest(min(restTimes*time.Since(start), restMost), hurry, unwanted)
 	}
 	return nil
 }
 
-// rest waits for some time, or until there is a hurry.
-func rest(d time.Duration, hurry <-chan struct{}) {
+// rest waits for some time, or until there is a reason not to.
+func rest(d time.Duration, hurry, unwanted <-chan struct{}) {
 	t := time.NewTimer(d)
 	defer t.Stop()
 	select {
 	case <-t.C:
 	case <-hurry:
+	case <-unwanted:
 	}
 }

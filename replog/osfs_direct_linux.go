@@ -285,7 +285,7 @@ func (d *directFile) start(p []byte, off int64) error {
 		return d.failed(p, off, fs.ErrClosed)
 	case !isAligned(p) || off < 0 || off%directAlign != 0:
 		return d.failed(p, off, fmt.Errorf("place and memory must be multiples of %d", directAlign))
-	case d.submitted.Load():
+	case d.submitted.Load() || d.p != nil:
 		return d.failed(p, off, errors.New("the end of the write before is not known"))
 	}
 	d.p, d.off = p, off
@@ -348,8 +348,9 @@ func (d *directFile) submit() error {
 		// Raw, although the kernel may hold it up: for a write that ends before the
 		// call does it sends the flush from here (some hundred µs), and it waits for
 		// a frozen file system or a full queue of the device. A collection of garbage
-		// waits for it then, and with it the process. But each call that the scheduler
-		// hears of wakes the runtime's monitor: at every flush that costs more.
+		// waits for it then, and with it the process; at once, if the process has one
+		// processor only. But each call that the scheduler hears of wakes the runtime's
+		// monitor: at every flush that costs more.
 		n, _, errno := unix.RawSyscall(unix.SYS_IO_SUBMIT, d.ring, 1, uintptr(unsafe.Pointer(&d.list[0])))
 		switch {
 		case errno == unix.EINTR:
@@ -359,11 +360,13 @@ func (d *directFile) submit() error {
 		}
 		d.submitted.Store(false)
 		d.pin.Unpin()
+		p := d.p
+		d.p = nil
 		err := errors.New("io_submit: the kernel took nothing")
 		if errno != 0 {
 			err = os.NewSyscallError("io_submit", errno)
 		}
-		return d.failed(d.p, d.off, err)
+		return d.failed(p, d.off, err)
 	}
 }
 
@@ -459,8 +462,8 @@ func (d *directFile) Close() error {
 		err = fmt.Errorf("closing direct writes to %s: %w", d.name, os.NewSyscallError("io_destroy", errno))
 	}
 	d.ring = 0
-	if d.submitted.Swap(false) {
-		d.pin.Unpin()
-	}
+	d.submitted.Store(false)
+	d.pin.Unpin() // of a write whose end nobody has asked for
+	d.p = nil
 	return errors.Join(err, d.signal.Close(), d.file.Close())
 }

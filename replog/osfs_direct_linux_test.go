@@ -382,6 +382,33 @@ func TestDirectAwait(t *testing.T) {
 	})
 }
 
+// TestDirectEndNobodyAskedFor: a write whose end was seen is not over before
+// Finish has told it, and Close gives its memory back.
+func TestDirectEndNobodyAskedFor(t *testing.T) {
+	onDirectFiles(t, 4*directAlign, func(t *testing.T, _ *directFile, path string) {
+		d, err := openDirect(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := d.Start(alignedBytes(directAlign), 0); err != nil {
+			t.Fatal(err)
+		}
+		if !d.Await() {
+			t.Error("the poller does not wait")
+		}
+		if err := d.Start(alignedBytes(directAlign), directAlign); err == nil {
+			t.Error("a write is begun before the end of the last one was told")
+		}
+		if err := d.Close(); err != nil {
+			t.Error(err)
+		}
+		d = nil
+		for range 3 {
+			runtime.GC() // it panics at memory that is left pinned
+		}
+	})
+}
+
 func TestDirectLeavesNoDescriptors(t *testing.T) {
 	count := func() int {
 		names, err := os.ReadDir("/proc/self/fd")

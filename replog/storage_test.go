@@ -138,8 +138,8 @@ func TestPreallocateGradually(t *testing.T) {
 		hurry, done := make(chan struct{}), make(chan error)
 		go func() {
 			done <- f.(interface {
-				PreallocateGradually(int64, <-chan struct{}) error
-			}).PreallocateGradually(size, hurry)
+				PreallocateGradually(size int64, hurry, unwanted <-chan struct{}) error
+			}).PreallocateGradually(size, hurry, nil)
 		}()
 		close(hurry)
 		must(t, <-done)

@@ -16,30 +16,42 @@ type Background interface {
 
 // gradual is offered by a File that can be preallocated while flushes of another
 // one go on: it is written in small parts, with a rest after each, so that a
-// flush waits for little. Once hurry is closed it does not rest any more.
+// flush waits for little. Once hurry is closed it does not rest any more; once
+// unwanted is, it gives up with an error.
 type gradual interface {
-	PreallocateGradually(size int64, hurry <-chan struct{}) error
+	PreallocateGradually(size int64, hurry, unwanted <-chan struct{}) error
 }
+
+var errUnwanted = errors.New("the file is not wanted any more")
 
 // preparation is the file of the next segment, in the making or ready under
 // its temporary name.
 type preparation struct {
-	number uint64
-	hurry  chan struct{} // closed when somebody waits for it
-	done   chan struct{} // closed when file and err are set
-	file   File
-	err    error
+	number   uint64
+	hurry    chan struct{} // closed when there is no time left for rests
+	hurried  bool          // it is; guarded by writing
+	unwanted chan struct{} // closed when nobody will use it
+	done     chan struct{} // closed when file and err are set
+	file     File
+	err      error
 }
 
 // prepareNext begins to prepare the next segment once half of the active one
-// is used; writing is held.
+// is used, and hurries that on once three quarters are: the flush that begins the
+// next segment waits for what is missing then. writing is held.
 func (w *wal) prepareNext() {
 	s := w.active
 	b, ok := w.fs.(Background)
-	if !ok || w.next != nil || s.end < s.size/2 {
+	switch {
+	case !ok || s.end < s.size/2:
+		return
+	case w.next != nil:
+		if s.end >= s.size/4*3 {
+			w.next.hasten()
+		}
 		return
 	}
-	p := &preparation{number: s.number + 1, hurry: make(chan struct{}), done: make(chan struct{})}
+	p := &preparation{number: s.number + 1, hurry: make(chan struct{}), unwanted: make(chan struct{}), done: make(chan struct{})}
 	w.next = p
 	b.Background(func() {
 		defer close(p.done)
@@ -54,7 +66,7 @@ func (w *wal) preallocated(p *preparation) (File, error) {
 		return nil, err
 	}
 	if g, ok := f.(gradual); ok {
-		err = g.PreallocateGradually(w.segmentBytes, p.hurry)
+		err = g.PreallocateGradually(w.segmentBytes, p.hurry, p.unwanted)
 	} else {
 		err = f.Preallocate(w.segmentBytes)
 	}
@@ -81,9 +93,17 @@ func (w *wal) takeFile(number uint64) (File, error) {
 	return p.file, p.err
 }
 
-// awaitNext ends the preparation, as soon as that can be.
+// hasten ends the rests; whoever calls it holds writing.
+func (p *preparation) hasten() {
+	if !p.hurried {
+		p.hurried = true
+		close(p.hurry)
+	}
+}
+
+// awaitNext waits for the end of the preparation.
 func (w *wal) awaitNext() {
-	close(w.next.hurry)
+	w.next.hasten()
 	<-w.next.done
 	w.next = nil
 }
@@ -94,12 +114,15 @@ func (w *wal) dropNext() error {
 	if p == nil {
 		return nil
 	}
+	close(p.unwanted)
 	w.awaitNext()
-	if p.err != nil {
+	switch {
+	case p.err == nil:
+		if err := p.file.Close(); err != nil {
+			return err
+		}
+	case !errors.Is(p.err, errUnwanted):
 		return nil // it was not needed
-	}
-	if err := p.file.Close(); err != nil {
-		return err
 	}
 	if err := w.stop.check(); !errors.Is(err, errClosed) {
 		return nil // after a failure nothing is changed; the next start removes it

@@ -112,9 +112,10 @@ func (d *disk) signal() {
 	default:
 	}
 	d.mu.Lock()
-	parked := d.parked
-	d.mu.Unlock()
-	if parked {
+	defer d.mu.Unlock()
+	if d.parked {
+		// Under mu: while it is parked no flush is under way for which this would
+		// wait, and none that it would disturb.
 		d.async.WakeSync()
 	}
 }
