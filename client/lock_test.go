@@ -420,3 +420,44 @@ func TestBootDeadline(t *testing.T) {
 		t.Fatal("nobody is told of the end")
 	}
 }
+
+// lateContext ends as soon as somebody waits for it, but not before ready has
+// returned.
+type lateContext struct {
+	context.Context
+	ready func()
+	end   context.CancelFunc
+}
+
+func (c lateContext) Done() <-chan struct{} {
+	c.ready()
+	c.end()
+	return c.Context.Done()
+}
+
+// A context ends when Waiting has come and nobody has taken it: it must not be
+// taken for the Done, nor be left to the next user of the call.
+func TestContextEndsWithWaitingUntaken(t *testing.T) {
+	c := newCell(t)
+	holder, s := c.dial(), c.dial()
+	l := must(holder.Lock(within(t), "/l"))(t)
+	for range 20 {
+		ctx, cancel := context.WithCancel(within(t))
+		ready := func() {
+			waiters(t, holder, "/l", 1)
+			_, _ = s.Get(within(t), "/l") // its answer comes behind Waiting
+		}
+		_, err := s.Lock(lateContext{ctx, ready, cancel}, "/l")
+		var held *client.HeldError
+		if !errors.Is(err, context.Canceled) && !errors.As(err, &held) {
+			t.Fatal(err)
+		}
+		waiters(t, holder, "/l", 0)
+		if _, err := s.Get(within(t), "/l"); err != nil { // the next user of the call
+			t.Fatal(err)
+		}
+	}
+	if err := l.Release(within(t)); err != nil {
+		t.Fatal(err)
+	}
+}

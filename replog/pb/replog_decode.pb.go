@@ -7,8 +7,8 @@ import (
 	utf8 "unicode/utf8"
 )
 
-// Decode decodes into an empty message, without reflection. Unknown fields are
-// dropped.
+// Decode decodes into an empty message, or one of empty parts, which it fills,
+// without reflection. Unknown fields are dropped.
 func (m *PeerMessage) Decode(b []byte) error {
 	if err := m.UnmarshalVT(b); err != nil {
 		return err
@@ -54,8 +54,8 @@ func (m *PeerMessage) Settle() bool {
 	return true
 }
 
-// Decode decodes into an empty message, without reflection. Unknown fields are
-// dropped.
+// Decode decodes into an empty message, or one of empty parts, which it fills,
+// without reflection. Unknown fields are dropped.
 func (m *PeerHello) Decode(b []byte) error {
 	if err := m.UnmarshalVT(b); err != nil {
 		return err
@@ -93,8 +93,8 @@ func (m *PeerHello) Settle() bool {
 	return true
 }
 
-// Decode decodes into an empty message, without reflection. Unknown fields are
-// dropped.
+// Decode decodes into an empty message, or one of empty parts, which it fills,
+// without reflection. Unknown fields are dropped.
 func (m *PeerRefusal) Decode(b []byte) error {
 	if err := m.UnmarshalVT(b); err != nil {
 		return err
@@ -117,8 +117,8 @@ func (m *PeerRefusal) Settle() bool {
 	return true
 }
 
-// Decode decodes into an empty message, without reflection. Unknown fields are
-// dropped.
+// Decode decodes into an empty message, or one of empty parts, which it fills,
+// without reflection. Unknown fields are dropped.
 func (m *Founding) Decode(b []byte) error {
 	if err := m.UnmarshalVT(b); err != nil {
 		return err
@@ -149,8 +149,8 @@ func (m *Founding) Settle() bool {
 	return true
 }
 
-// Decode decodes into an empty message, without reflection. Unknown fields are
-// dropped.
+// Decode decodes into an empty message, or one of empty parts, which it fills,
+// without reflection. Unknown fields are dropped.
 func (m *Ballot) Decode(b []byte) error {
 	if err := m.UnmarshalVT(b); err != nil {
 		return err
@@ -170,8 +170,8 @@ func (m *Ballot) Settle() bool {
 	return true
 }
 
-// Decode decodes into an empty message, without reflection. Unknown fields are
-// dropped.
+// Decode decodes into an empty message, or one of empty parts, which it fills,
+// without reflection. Unknown fields are dropped.
 func (m *Value) Decode(b []byte) error {
 	if err := m.UnmarshalVT(b); err != nil {
 		return err
@@ -197,8 +197,8 @@ func (m *Value) Settle() bool {
 	return true
 }
 
-// Decode decodes into an empty message, without reflection. Unknown fields are
-// dropped.
+// Decode decodes into an empty message, or one of empty parts, which it fills,
+// without reflection. Unknown fields are dropped.
 func (m *Config) Decode(b []byte) error {
 	if err := m.UnmarshalVT(b); err != nil {
 		return err
@@ -226,8 +226,8 @@ func (m *Config) Settle() bool {
 	return true
 }
 
-// Decode decodes into an empty message, without reflection. Unknown fields are
-// dropped.
+// Decode decodes into an empty message, or one of empty parts, which it fills,
+// without reflection. Unknown fields are dropped.
 func (m *Member) Decode(b []byte) error {
 	if err := m.UnmarshalVT(b); err != nil {
 		return err
@@ -256,8 +256,8 @@ func (m *Member) Settle() bool {
 	return true
 }
 
-// Decode decodes into an empty message, without reflection. Unknown fields are
-// dropped.
+// Decode decodes into an empty message, or one of empty parts, which it fills,
+// without reflection. Unknown fields are dropped.
 func (m *Entry) Decode(b []byte) error {
 	if err := m.UnmarshalVT(b); err != nil {
 		return err
@@ -283,8 +283,8 @@ func (m *Entry) Settle() bool {
 	return true
 }
 
-// Decode decodes into an empty message, without reflection. Unknown fields are
-// dropped.
+// Decode decodes into an empty message, or one of empty parts, which it fills,
+// without reflection. Unknown fields are dropped.
 func (m *PaxosMessage) Decode(b []byte) error {
 	if err := m.UnmarshalVT(b); err != nil {
 		return err
@@ -315,8 +315,8 @@ func (m *PaxosMessage) Settle() bool {
 	return true
 }
 
-// Decode decodes into an empty message, without reflection. Unknown fields are
-// dropped.
+// Decode decodes into an empty message, or one of empty parts, which it fills,
+// without reflection. Unknown fields are dropped.
 func (m *LogRecord) Decode(b []byte) error {
 	if err := m.UnmarshalVT(b); err != nil {
 		return err
@@ -344,8 +344,8 @@ func (m *LogRecord) Settle() bool {
 	return true
 }
 
-// Decode decodes into an empty message, without reflection. Unknown fields are
-// dropped.
+// Decode decodes into an empty message, or one of empty parts, which it fills,
+// without reflection. Unknown fields are dropped.
 func (m *SegmentHeader) Decode(b []byte) error {
 	if err := m.UnmarshalVT(b); err != nil {
 		return err
@@ -377,8 +377,8 @@ func (m *SegmentHeader) Settle() bool {
 	return true
 }
 
-// Decode decodes into an empty message, without reflection. Unknown fields are
-// dropped.
+// Decode decodes into an empty message, or one of empty parts, which it fills,
+// without reflection. Unknown fields are dropped.
 func (m *SnapshotTrailer) Decode(b []byte) error {
 	if err := m.UnmarshalVT(b); err != nil {
 		return err
@@ -398,8 +398,8 @@ func (m *SnapshotTrailer) Settle() bool {
 	return true
 }
 
-// Decode decodes into an empty message, without reflection. Unknown fields are
-// dropped.
+// Decode decodes into an empty message, or one of empty parts, which it fills,
+// without reflection. Unknown fields are dropped.
 func (m *Identity) Decode(b []byte) error {
 	if err := m.UnmarshalVT(b); err != nil {
 		return err
@@ -425,8 +425,8 @@ func (m *Identity) Settle() bool {
 	return true
 }
 
-// Decode decodes into an empty message, without reflection. Unknown fields are
-// dropped.
+// Decode decodes into an empty message, or one of empty parts, which it fills,
+// without reflection. Unknown fields are dropped.
 func (m *SnapshotMeta) Decode(b []byte) error {
 	if err := m.UnmarshalVT(b); err != nil {
 		return err
@@ -455,8 +455,8 @@ func (m *SnapshotMeta) Settle() bool {
 	return true
 }
 
-// Decode decodes into an empty message, without reflection. Unknown fields are
-// dropped.
+// Decode decodes into an empty message, or one of empty parts, which it fills,
+// without reflection. Unknown fields are dropped.
 func (m *SnapshotRequest) Decode(b []byte) error {
 	if err := m.UnmarshalVT(b); err != nil {
 		return err
@@ -476,8 +476,8 @@ func (m *SnapshotRequest) Settle() bool {
 	return true
 }
 
-// Decode decodes into an empty message, without reflection. Unknown fields are
-// dropped.
+// Decode decodes into an empty message, or one of empty parts, which it fills,
+// without reflection. Unknown fields are dropped.
 func (m *SnapshotChunk) Decode(b []byte) error {
 	if err := m.UnmarshalVT(b); err != nil {
 		return err

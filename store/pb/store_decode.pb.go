@@ -7,8 +7,8 @@ import (
 	utf8 "unicode/utf8"
 )
 
-// Decode decodes into an empty message, without reflection. Unknown fields are
-// dropped.
+// Decode decodes into an empty message, or one of empty parts, which it fills,
+// without reflection. Unknown fields are dropped.
 func (m *Command) Decode(b []byte) error {
 	if err := m.UnmarshalVT(b); err != nil {
 		return err
@@ -86,8 +86,8 @@ func (m *Command) Settle() bool {
 	return true
 }
 
-// Decode decodes into an empty message, without reflection. Unknown fields are
-// dropped.
+// Decode decodes into an empty message, or one of empty parts, which it fills,
+// without reflection. Unknown fields are dropped.
 func (m *OpenSession) Decode(b []byte) error {
 	if err := m.UnmarshalVT(b); err != nil {
 		return err
@@ -110,8 +110,8 @@ func (m *OpenSession) Settle() bool {
 	return true
 }
 
-// Decode decodes into an empty message, without reflection. Unknown fields are
-// dropped.
+// Decode decodes into an empty message, or one of empty parts, which it fills,
+// without reflection. Unknown fields are dropped.
 func (m *ClientInfo) Decode(b []byte) error {
 	if err := m.UnmarshalVT(b); err != nil {
 		return err
@@ -137,8 +137,8 @@ func (m *ClientInfo) Settle() bool {
 	return true
 }
 
-// Decode decodes into an empty message, without reflection. Unknown fields are
-// dropped.
+// Decode decodes into an empty message, or one of empty parts, which it fills,
+// without reflection. Unknown fields are dropped.
 func (m *CloseSession) Decode(b []byte) error {
 	if err := m.UnmarshalVT(b); err != nil {
 		return err
@@ -158,8 +158,8 @@ func (m *CloseSession) Settle() bool {
 	return true
 }
 
-// Decode decodes into an empty message, without reflection. Unknown fields are
-// dropped.
+// Decode decodes into an empty message, or one of empty parts, which it fills,
+// without reflection. Unknown fields are dropped.
 func (m *ExpireSession) Decode(b []byte) error {
 	if err := m.UnmarshalVT(b); err != nil {
 		return err
@@ -179,8 +179,8 @@ func (m *ExpireSession) Settle() bool {
 	return true
 }
 
-// Decode decodes into an empty message, without reflection. Unknown fields are
-// dropped.
+// Decode decodes into an empty message, or one of empty parts, which it fills,
+// without reflection. Unknown fields are dropped.
 func (m *VoidRequest) Decode(b []byte) error {
 	if err := m.UnmarshalVT(b); err != nil {
 		return err
@@ -200,8 +200,8 @@ func (m *VoidRequest) Settle() bool {
 	return true
 }
 
-// Decode decodes into an empty message, without reflection. Unknown fields are
-// dropped.
+// Decode decodes into an empty message, or one of empty parts, which it fills,
+// without reflection. Unknown fields are dropped.
 func (m *Create) Decode(b []byte) error {
 	if err := m.UnmarshalVT(b); err != nil {
 		return err
@@ -224,8 +224,8 @@ func (m *Create) Settle() bool {
 	return true
 }
 
-// Decode decodes into an empty message, without reflection. Unknown fields are
-// dropped.
+// Decode decodes into an empty message, or one of empty parts, which it fills,
+// without reflection. Unknown fields are dropped.
 func (m *Put) Decode(b []byte) error {
 	if err := m.UnmarshalVT(b); err != nil {
 		return err
@@ -248,8 +248,8 @@ func (m *Put) Settle() bool {
 	return true
 }
 
-// Decode decodes into an empty message, without reflection. Unknown fields are
-// dropped.
+// Decode decodes into an empty message, or one of empty parts, which it fills,
+// without reflection. Unknown fields are dropped.
 func (m *Delete) Decode(b []byte) error {
 	if err := m.UnmarshalVT(b); err != nil {
 		return err
@@ -272,8 +272,8 @@ func (m *Delete) Settle() bool {
 	return true
 }
 
-// Decode decodes into an empty message, without reflection. Unknown fields are
-// dropped.
+// Decode decodes into an empty message, or one of empty parts, which it fills,
+// without reflection. Unknown fields are dropped.
 func (m *Acquire) Decode(b []byte) error {
 	if err := m.UnmarshalVT(b); err != nil {
 		return err
@@ -296,8 +296,8 @@ func (m *Acquire) Settle() bool {
 	return true
 }
 
-// Decode decodes into an empty message, without reflection. Unknown fields are
-// dropped.
+// Decode decodes into an empty message, or one of empty parts, which it fills,
+// without reflection. Unknown fields are dropped.
 func (m *Release) Decode(b []byte) error {
 	if err := m.UnmarshalVT(b); err != nil {
 		return err
@@ -320,8 +320,8 @@ func (m *Release) Settle() bool {
 	return true
 }
 
-// Decode decodes into an empty message, without reflection. Unknown fields are
-// dropped.
+// Decode decodes into an empty message, or one of empty parts, which it fills,
+// without reflection. Unknown fields are dropped.
 func (m *Multi) Decode(b []byte) error {
 	if err := m.UnmarshalVT(b); err != nil {
 		return err
@@ -346,8 +346,8 @@ func (m *Multi) Settle() bool {
 	return true
 }
 
-// Decode decodes into an empty message, without reflection. Unknown fields are
-// dropped.
+// Decode decodes into an empty message, or one of empty parts, which it fills,
+// without reflection. Unknown fields are dropped.
 func (m *MultiOp) Decode(b []byte) error {
 	if err := m.UnmarshalVT(b); err != nil {
 		return err
@@ -385,8 +385,8 @@ func (m *MultiOp) Settle() bool {
 	return true
 }
 
-// Decode decodes into an empty message, without reflection. Unknown fields are
-// dropped.
+// Decode decodes into an empty message, or one of empty parts, which it fills,
+// without reflection. Unknown fields are dropped.
 func (m *Check) Decode(b []byte) error {
 	if err := m.UnmarshalVT(b); err != nil {
 		return err
@@ -409,8 +409,8 @@ func (m *Check) Settle() bool {
 	return true
 }
 
-// Decode decodes into an empty message, without reflection. Unknown fields are
-// dropped.
+// Decode decodes into an empty message, or one of empty parts, which it fills,
+// without reflection. Unknown fields are dropped.
 func (m *Timers) Decode(b []byte) error {
 	if err := m.UnmarshalVT(b); err != nil {
 		return err
@@ -435,8 +435,8 @@ func (m *Timers) Settle() bool {
 	return true
 }
 
-// Decode decodes into an empty message, without reflection. Unknown fields are
-// dropped.
+// Decode decodes into an empty message, or one of empty parts, which it fills,
+// without reflection. Unknown fields are dropped.
 func (m *TimerRef) Decode(b []byte) error {
 	if err := m.UnmarshalVT(b); err != nil {
 		return err
@@ -459,8 +459,8 @@ func (m *TimerRef) Settle() bool {
 	return true
 }
 
-// Decode decodes into an empty message, without reflection. Unknown fields are
-// dropped.
+// Decode decodes into an empty message, or one of empty parts, which it fills,
+// without reflection. Unknown fields are dropped.
 func (m *Clock) Decode(b []byte) error {
 	if err := m.UnmarshalVT(b); err != nil {
 		return err
@@ -480,8 +480,8 @@ func (m *Clock) Settle() bool {
 	return true
 }
 
-// Decode decodes into an empty message, without reflection. Unknown fields are
-// dropped.
+// Decode decodes into an empty message, or one of empty parts, which it fills,
+// without reflection. Unknown fields are dropped.
 func (m *AckEvents) Decode(b []byte) error {
 	if err := m.UnmarshalVT(b); err != nil {
 		return err
@@ -501,8 +501,8 @@ func (m *AckEvents) Settle() bool {
 	return true
 }
 
-// Decode decodes into an empty message, without reflection. Unknown fields are
-// dropped.
+// Decode decodes into an empty message, or one of empty parts, which it fills,
+// without reflection. Unknown fields are dropped.
 func (m *Break) Decode(b []byte) error {
 	if err := m.UnmarshalVT(b); err != nil {
 		return err
@@ -525,8 +525,8 @@ func (m *Break) Settle() bool {
 	return true
 }
 
-// Decode decodes into an empty message, without reflection. Unknown fields are
-// dropped.
+// Decode decodes into an empty message, or one of empty parts, which it fills,
+// without reflection. Unknown fields are dropped.
 func (m *Result) Decode(b []byte) error {
 	if err := m.UnmarshalVT(b); err != nil {
 		return err
@@ -571,8 +571,8 @@ func (m *Result) Settle() bool {
 	return true
 }
 
-// Decode decodes into an empty message, without reflection. Unknown fields are
-// dropped.
+// Decode decodes into an empty message, or one of empty parts, which it fills,
+// without reflection. Unknown fields are dropped.
 func (m *Grant) Decode(b []byte) error {
 	if err := m.UnmarshalVT(b); err != nil {
 		return err
@@ -595,8 +595,8 @@ func (m *Grant) Settle() bool {
 	return true
 }
 
-// Decode decodes into an empty message, without reflection. Unknown fields are
-// dropped.
+// Decode decodes into an empty message, or one of empty parts, which it fills,
+// without reflection. Unknown fields are dropped.
 func (m *Blocker) Decode(b []byte) error {
 	if err := m.UnmarshalVT(b); err != nil {
 		return err
@@ -619,8 +619,8 @@ func (m *Blocker) Settle() bool {
 	return true
 }
 
-// Decode decodes into an empty message, without reflection. Unknown fields are
-// dropped.
+// Decode decodes into an empty message, or one of empty parts, which it fills,
+// without reflection. Unknown fields are dropped.
 func (m *SessionEvent) Decode(b []byte) error {
 	if err := m.UnmarshalVT(b); err != nil {
 		return err
@@ -654,8 +654,8 @@ func (m *SessionEvent) Settle() bool {
 	return true
 }
 
-// Decode decodes into an empty message, without reflection. Unknown fields are
-// dropped.
+// Decode decodes into an empty message, or one of empty parts, which it fills,
+// without reflection. Unknown fields are dropped.
 func (m *Stat) Decode(b []byte) error {
 	if err := m.UnmarshalVT(b); err != nil {
 		return err
@@ -675,8 +675,8 @@ func (m *Stat) Settle() bool {
 	return true
 }
 
-// Decode decodes into an empty message, without reflection. Unknown fields are
-// dropped.
+// Decode decodes into an empty message, or one of empty parts, which it fills,
+// without reflection. Unknown fields are dropped.
 func (m *SnapshotRecord) Decode(b []byte) error {
 	if err := m.UnmarshalVT(b); err != nil {
 		return err
@@ -718,8 +718,8 @@ func (m *SnapshotRecord) Settle() bool {
 	return true
 }
 
-// Decode decodes into an empty message, without reflection. Unknown fields are
-// dropped.
+// Decode decodes into an empty message, or one of empty parts, which it fills,
+// without reflection. Unknown fields are dropped.
 func (m *SnapshotHeader) Decode(b []byte) error {
 	if err := m.UnmarshalVT(b); err != nil {
 		return err
@@ -742,8 +742,8 @@ func (m *SnapshotHeader) Settle() bool {
 	return true
 }
 
-// Decode decodes into an empty message, without reflection. Unknown fields are
-// dropped.
+// Decode decodes into an empty message, or one of empty parts, which it fills,
+// without reflection. Unknown fields are dropped.
 func (m *SnapshotSession) Decode(b []byte) error {
 	if err := m.UnmarshalVT(b); err != nil {
 		return err
@@ -776,8 +776,8 @@ func (m *SnapshotSession) Settle() bool {
 	return true
 }
 
-// Decode decodes into an empty message, without reflection. Unknown fields are
-// dropped.
+// Decode decodes into an empty message, or one of empty parts, which it fills,
+// without reflection. Unknown fields are dropped.
 func (m *SnapshotNode) Decode(b []byte) error {
 	if err := m.UnmarshalVT(b); err != nil {
 		return err
@@ -806,8 +806,8 @@ func (m *SnapshotNode) Settle() bool {
 	return true
 }
 
-// Decode decodes into an empty message, without reflection. Unknown fields are
-// dropped.
+// Decode decodes into an empty message, or one of empty parts, which it fills,
+// without reflection. Unknown fields are dropped.
 func (m *SnapshotLock) Decode(b []byte) error {
 	if err := m.UnmarshalVT(b); err != nil {
 		return err
@@ -840,8 +840,8 @@ func (m *SnapshotLock) Settle() bool {
 	return true
 }
 
-// Decode decodes into an empty message, without reflection. Unknown fields are
-// dropped.
+// Decode decodes into an empty message, or one of empty parts, which it fills,
+// without reflection. Unknown fields are dropped.
 func (m *SnapshotTrailer) Decode(b []byte) error {
 	if err := m.UnmarshalVT(b); err != nil {
 		return err

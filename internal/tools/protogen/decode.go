@@ -30,8 +30,8 @@ func decodeMethods(g *protogen.GeneratedFile, m *protogen.Message) error {
 	}
 	name := m.GoIdent.GoName
 	g.P()
-	g.P("// Decode decodes into an empty message, without reflection. Unknown fields are")
-	g.P("// dropped.")
+	g.P("// Decode decodes into an empty message, or one of empty parts, which it fills,")
+	g.P("// without reflection. Unknown fields are dropped.")
 	g.P("func (m *", name, ") Decode(b []byte) error {")
 	g.P("if err := m.UnmarshalVT(b); err != nil {")
 	g.P("return err")

@@ -7,8 +7,8 @@ import (
 	utf8 "unicode/utf8"
 )
 
-// Decode decodes into an empty message, without reflection. Unknown fields are
-// dropped.
+// Decode decodes into an empty message, or one of empty parts, which it fills,
+// without reflection. Unknown fields are dropped.
 func (m *ClientMessage) Decode(b []byte) error {
 	if err := m.UnmarshalVT(b); err != nil {
 		return err
@@ -66,8 +66,8 @@ func (m *ClientMessage) Settle() bool {
 	return true
 }
 
-// Decode decodes into an empty message, without reflection. Unknown fields are
-// dropped.
+// Decode decodes into an empty message, or one of empty parts, which it fills,
+// without reflection. Unknown fields are dropped.
 func (m *ServerMessage) Decode(b []byte) error {
 	if err := m.UnmarshalVT(b); err != nil {
 		return err
@@ -129,8 +129,8 @@ func (m *ServerMessage) Settle() bool {
 	return true
 }
 
-// Decode decodes into an empty message, without reflection. Unknown fields are
-// dropped.
+// Decode decodes into an empty message, or one of empty parts, which it fills,
+// without reflection. Unknown fields are dropped.
 func (m *Hello) Decode(b []byte) error {
 	if err := m.UnmarshalVT(b); err != nil {
 		return err
@@ -161,8 +161,8 @@ func (m *Hello) Settle() bool {
 	return true
 }
 
-// Decode decodes into an empty message, without reflection. Unknown fields are
-// dropped.
+// Decode decodes into an empty message, or one of empty parts, which it fills,
+// without reflection. Unknown fields are dropped.
 func (m *HelloReply) Decode(b []byte) error {
 	if err := m.UnmarshalVT(b); err != nil {
 		return err
@@ -199,8 +199,8 @@ func (m *HelloReply) Settle() bool {
 	return true
 }
 
-// Decode decodes into an empty message, without reflection. Unknown fields are
-// dropped.
+// Decode decodes into an empty message, or one of empty parts, which it fills,
+// without reflection. Unknown fields are dropped.
 func (m *Error) Decode(b []byte) error {
 	if err := m.UnmarshalVT(b); err != nil {
 		return err
@@ -229,8 +229,8 @@ func (m *Error) Settle() bool {
 	return true
 }
 
-// Decode decodes into an empty message, without reflection. Unknown fields are
-// dropped.
+// Decode decodes into an empty message, or one of empty parts, which it fills,
+// without reflection. Unknown fields are dropped.
 func (m *OpenSession) Decode(b []byte) error {
 	if err := m.UnmarshalVT(b); err != nil {
 		return err
@@ -253,8 +253,8 @@ func (m *OpenSession) Settle() bool {
 	return true
 }
 
-// Decode decodes into an empty message, without reflection. Unknown fields are
-// dropped.
+// Decode decodes into an empty message, or one of empty parts, which it fills,
+// without reflection. Unknown fields are dropped.
 func (m *OpenSessionReply) Decode(b []byte) error {
 	if err := m.UnmarshalVT(b); err != nil {
 		return err
@@ -274,8 +274,8 @@ func (m *OpenSessionReply) Settle() bool {
 	return true
 }
 
-// Decode decodes into an empty message, without reflection. Unknown fields are
-// dropped.
+// Decode decodes into an empty message, or one of empty parts, which it fills,
+// without reflection. Unknown fields are dropped.
 func (m *Attach) Decode(b []byte) error {
 	if err := m.UnmarshalVT(b); err != nil {
 		return err
@@ -295,8 +295,8 @@ func (m *Attach) Settle() bool {
 	return true
 }
 
-// Decode decodes into an empty message, without reflection. Unknown fields are
-// dropped.
+// Decode decodes into an empty message, or one of empty parts, which it fills,
+// without reflection. Unknown fields are dropped.
 func (m *AttachReply) Decode(b []byte) error {
 	if err := m.UnmarshalVT(b); err != nil {
 		return err
@@ -316,8 +316,8 @@ func (m *AttachReply) Settle() bool {
 	return true
 }
 
-// Decode decodes into an empty message, without reflection. Unknown fields are
-// dropped.
+// Decode decodes into an empty message, or one of empty parts, which it fills,
+// without reflection. Unknown fields are dropped.
 func (m *KeepAlive) Decode(b []byte) error {
 	if err := m.UnmarshalVT(b); err != nil {
 		return err
@@ -337,8 +337,8 @@ func (m *KeepAlive) Settle() bool {
 	return true
 }
 
-// Decode decodes into an empty message, without reflection. Unknown fields are
-// dropped.
+// Decode decodes into an empty message, or one of empty parts, which it fills,
+// without reflection. Unknown fields are dropped.
 func (m *KeepAliveReply) Decode(b []byte) error {
 	if err := m.UnmarshalVT(b); err != nil {
 		return err
@@ -363,8 +363,8 @@ func (m *KeepAliveReply) Settle() bool {
 	return true
 }
 
-// Decode decodes into an empty message, without reflection. Unknown fields are
-// dropped.
+// Decode decodes into an empty message, or one of empty parts, which it fills,
+// without reflection. Unknown fields are dropped.
 func (m *SessionLease) Decode(b []byte) error {
 	if err := m.UnmarshalVT(b); err != nil {
 		return err
@@ -384,8 +384,8 @@ func (m *SessionLease) Settle() bool {
 	return true
 }
 
-// Decode decodes into an empty message, without reflection. Unknown fields are
-// dropped.
+// Decode decodes into an empty message, or one of empty parts, which it fills,
+// without reflection. Unknown fields are dropped.
 func (m *Request) Decode(b []byte) error {
 	if err := m.UnmarshalVT(b); err != nil {
 		return err
@@ -408,8 +408,8 @@ func (m *Request) Settle() bool {
 	return true
 }
 
-// Decode decodes into an empty message, without reflection. Unknown fields are
-// dropped.
+// Decode decodes into an empty message, or one of empty parts, which it fills,
+// without reflection. Unknown fields are dropped.
 func (m *Reply) Decode(b []byte) error {
 	if err := m.UnmarshalVT(b); err != nil {
 		return err
@@ -432,8 +432,8 @@ func (m *Reply) Settle() bool {
 	return true
 }
 
-// Decode decodes into an empty message, without reflection. Unknown fields are
-// dropped.
+// Decode decodes into an empty message, or one of empty parts, which it fills,
+// without reflection. Unknown fields are dropped.
 func (m *Read) Decode(b []byte) error {
 	if err := m.UnmarshalVT(b); err != nil {
 		return err
@@ -479,8 +479,8 @@ func (m *Read) Settle() bool {
 	return true
 }
 
-// Decode decodes into an empty message, without reflection. Unknown fields are
-// dropped.
+// Decode decodes into an empty message, or one of empty parts, which it fills,
+// without reflection. Unknown fields are dropped.
 func (m *ReadNode) Decode(b []byte) error {
 	if err := m.UnmarshalVT(b); err != nil {
 		return err
@@ -503,8 +503,8 @@ func (m *ReadNode) Settle() bool {
 	return true
 }
 
-// Decode decodes into an empty message, without reflection. Unknown fields are
-// dropped.
+// Decode decodes into an empty message, or one of empty parts, which it fills,
+// without reflection. Unknown fields are dropped.
 func (m *ReadChildren) Decode(b []byte) error {
 	if err := m.UnmarshalVT(b); err != nil {
 		return err
@@ -530,8 +530,8 @@ func (m *ReadChildren) Settle() bool {
 	return true
 }
 
-// Decode decodes into an empty message, without reflection. Unknown fields are
-// dropped.
+// Decode decodes into an empty message, or one of empty parts, which it fills,
+// without reflection. Unknown fields are dropped.
 func (m *ReadLocks) Decode(b []byte) error {
 	if err := m.UnmarshalVT(b); err != nil {
 		return err
@@ -557,8 +557,8 @@ func (m *ReadLocks) Settle() bool {
 	return true
 }
 
-// Decode decodes into an empty message, without reflection. Unknown fields are
-// dropped.
+// Decode decodes into an empty message, or one of empty parts, which it fills,
+// without reflection. Unknown fields are dropped.
 func (m *ReadSessions) Decode(b []byte) error {
 	if err := m.UnmarshalVT(b); err != nil {
 		return err
@@ -578,8 +578,8 @@ func (m *ReadSessions) Settle() bool {
 	return true
 }
 
-// Decode decodes into an empty message, without reflection. Unknown fields are
-// dropped.
+// Decode decodes into an empty message, or one of empty parts, which it fills,
+// without reflection. Unknown fields are dropped.
 func (m *ReadStatus) Decode(b []byte) error {
 	if err := m.UnmarshalVT(b); err != nil {
 		return err
@@ -599,8 +599,8 @@ func (m *ReadStatus) Settle() bool {
 	return true
 }
 
-// Decode decodes into an empty message, without reflection. Unknown fields are
-// dropped.
+// Decode decodes into an empty message, or one of empty parts, which it fills,
+// without reflection. Unknown fields are dropped.
 func (m *CheckSequencer) Decode(b []byte) error {
 	if err := m.UnmarshalVT(b); err != nil {
 		return err
@@ -623,8 +623,8 @@ func (m *CheckSequencer) Settle() bool {
 	return true
 }
 
-// Decode decodes into an empty message, without reflection. Unknown fields are
-// dropped.
+// Decode decodes into an empty message, or one of empty parts, which it fills,
+// without reflection. Unknown fields are dropped.
 func (m *ReadReply) Decode(b []byte) error {
 	if err := m.UnmarshalVT(b); err != nil {
 		return err
@@ -673,8 +673,8 @@ func (m *ReadReply) Settle() bool {
 	return true
 }
 
-// Decode decodes into an empty message, without reflection. Unknown fields are
-// dropped.
+// Decode decodes into an empty message, or one of empty parts, which it fills,
+// without reflection. Unknown fields are dropped.
 func (m *NodeResult) Decode(b []byte) error {
 	if err := m.UnmarshalVT(b); err != nil {
 		return err
@@ -700,8 +700,8 @@ func (m *NodeResult) Settle() bool {
 	return true
 }
 
-// Decode decodes into an empty message, without reflection. Unknown fields are
-// dropped.
+// Decode decodes into an empty message, or one of empty parts, which it fills,
+// without reflection. Unknown fields are dropped.
 func (m *ChildrenResult) Decode(b []byte) error {
 	if err := m.UnmarshalVT(b); err != nil {
 		return err
@@ -726,8 +726,8 @@ func (m *ChildrenResult) Settle() bool {
 	return true
 }
 
-// Decode decodes into an empty message, without reflection. Unknown fields are
-// dropped.
+// Decode decodes into an empty message, or one of empty parts, which it fills,
+// without reflection. Unknown fields are dropped.
 func (m *Child) Decode(b []byte) error {
 	if err := m.UnmarshalVT(b); err != nil {
 		return err
@@ -753,8 +753,8 @@ func (m *Child) Settle() bool {
 	return true
 }
 
-// Decode decodes into an empty message, without reflection. Unknown fields are
-// dropped.
+// Decode decodes into an empty message, or one of empty parts, which it fills,
+// without reflection. Unknown fields are dropped.
 func (m *LocksResult) Decode(b []byte) error {
 	if err := m.UnmarshalVT(b); err != nil {
 		return err
@@ -779,8 +779,8 @@ func (m *LocksResult) Settle() bool {
 	return true
 }
 
-// Decode decodes into an empty message, without reflection. Unknown fields are
-// dropped.
+// Decode decodes into an empty message, or one of empty parts, which it fills,
+// without reflection. Unknown fields are dropped.
 func (m *LockInfo) Decode(b []byte) error {
 	if err := m.UnmarshalVT(b); err != nil {
 		return err
@@ -813,8 +813,8 @@ func (m *LockInfo) Settle() bool {
 	return true
 }
 
-// Decode decodes into an empty message, without reflection. Unknown fields are
-// dropped.
+// Decode decodes into an empty message, or one of empty parts, which it fills,
+// without reflection. Unknown fields are dropped.
 func (m *SessionsResult) Decode(b []byte) error {
 	if err := m.UnmarshalVT(b); err != nil {
 		return err
@@ -839,8 +839,8 @@ func (m *SessionsResult) Settle() bool {
 	return true
 }
 
-// Decode decodes into an empty message, without reflection. Unknown fields are
-// dropped.
+// Decode decodes into an empty message, or one of empty parts, which it fills,
+// without reflection. Unknown fields are dropped.
 func (m *SessionInfo) Decode(b []byte) error {
 	if err := m.UnmarshalVT(b); err != nil {
 		return err
@@ -866,8 +866,8 @@ func (m *SessionInfo) Settle() bool {
 	return true
 }
 
-// Decode decodes into an empty message, without reflection. Unknown fields are
-// dropped.
+// Decode decodes into an empty message, or one of empty parts, which it fills,
+// without reflection. Unknown fields are dropped.
 func (m *StatusResult) Decode(b []byte) error {
 	if err := m.UnmarshalVT(b); err != nil {
 		return err
@@ -913,8 +913,8 @@ func (m *StatusResult) Settle() bool {
 	return true
 }
 
-// Decode decodes into an empty message, without reflection. Unknown fields are
-// dropped.
+// Decode decodes into an empty message, or one of empty parts, which it fills,
+// without reflection. Unknown fields are dropped.
 func (m *PeerStatus) Decode(b []byte) error {
 	if err := m.UnmarshalVT(b); err != nil {
 		return err
@@ -940,8 +940,8 @@ func (m *PeerStatus) Settle() bool {
 	return true
 }
 
-// Decode decodes into an empty message, without reflection. Unknown fields are
-// dropped.
+// Decode decodes into an empty message, or one of empty parts, which it fills,
+// without reflection. Unknown fields are dropped.
 func (m *CheckResult) Decode(b []byte) error {
 	if err := m.UnmarshalVT(b); err != nil {
 		return err
@@ -964,8 +964,8 @@ func (m *CheckResult) Settle() bool {
 	return true
 }
 
-// Decode decodes into an empty message, without reflection. Unknown fields are
-// dropped.
+// Decode decodes into an empty message, or one of empty parts, which it fills,
+// without reflection. Unknown fields are dropped.
 func (m *Watch) Decode(b []byte) error {
 	if err := m.UnmarshalVT(b); err != nil {
 		return err
@@ -988,8 +988,8 @@ func (m *Watch) Settle() bool {
 	return true
 }
 
-// Decode decodes into an empty message, without reflection. Unknown fields are
-// dropped.
+// Decode decodes into an empty message, or one of empty parts, which it fills,
+// without reflection. Unknown fields are dropped.
 func (m *Unwatch) Decode(b []byte) error {
 	if err := m.UnmarshalVT(b); err != nil {
 		return err
@@ -1009,8 +1009,8 @@ func (m *Unwatch) Settle() bool {
 	return true
 }
 
-// Decode decodes into an empty message, without reflection. Unknown fields are
-// dropped.
+// Decode decodes into an empty message, or one of empty parts, which it fills,
+// without reflection. Unknown fields are dropped.
 func (m *WatchUpdate) Decode(b []byte) error {
 	if err := m.UnmarshalVT(b); err != nil {
 		return err
@@ -1035,8 +1035,8 @@ func (m *WatchUpdate) Settle() bool {
 	return true
 }
 
-// Decode decodes into an empty message, without reflection. Unknown fields are
-// dropped.
+// Decode decodes into an empty message, or one of empty parts, which it fills,
+// without reflection. Unknown fields are dropped.
 func (m *WatchItem) Decode(b []byte) error {
 	if err := m.UnmarshalVT(b); err != nil {
 		return err
@@ -1062,8 +1062,8 @@ func (m *WatchItem) Settle() bool {
 	return true
 }
 
-// Decode decodes into an empty message, without reflection. Unknown fields are
-// dropped.
+// Decode decodes into an empty message, or one of empty parts, which it fills,
+// without reflection. Unknown fields are dropped.
 func (m *Event) Decode(b []byte) error {
 	if err := m.UnmarshalVT(b); err != nil {
 		return err
@@ -1086,8 +1086,8 @@ func (m *Event) Settle() bool {
 	return true
 }
 
-// Decode decodes into an empty message, without reflection. Unknown fields are
-// dropped.
+// Decode decodes into an empty message, or one of empty parts, which it fills,
+// without reflection. Unknown fields are dropped.
 func (m *AckEvents) Decode(b []byte) error {
 	if err := m.UnmarshalVT(b); err != nil {
 		return err
@@ -1107,8 +1107,8 @@ func (m *AckEvents) Settle() bool {
 	return true
 }
 
-// Decode decodes into an empty message, without reflection. Unknown fields are
-// dropped.
+// Decode decodes into an empty message, or one of empty parts, which it fills,
+// without reflection. Unknown fields are dropped.
 func (m *Leaving) Decode(b []byte) error {
 	if err := m.UnmarshalVT(b); err != nil {
 		return err
