@@ -175,14 +175,14 @@ func readPID(f *os.File) int {
 }
 
 const (
-	// zerosAtOnce is how many bytes of zeros are written between two rests, with a
-	// sync before: a flush that comes meanwhile waits for so much. In a hurry it is
-	// zerosInHurry between two syncs.
-	zerosAtOnce  = 256 << 10
-	zerosInHurry = 8 << 20
+	// zerosBeside is how many bytes of zeros are written between two syncs, and
+	// two rests, while flushes go on beside: each waits for so much at most.
+	// zerosAlone is that where none do.
+	zerosBeside = 256 << 10
+	zerosAlone  = 8 << 20
 	// restTimes is how long a rest is, in times of what the zeros before it took,
 	// and restMost in all.
-	restTimes = 4
+	restTimes = 2
 	restMost  = 50 * time.Millisecond
 )
 
@@ -235,13 +235,25 @@ func (f *osFile) Size() (int64, error) {
 // Preallocate writes real zeros: then a later flush changes no metadata, and
 // costs one write to the device instead of two.
 func (f *osFile) Preallocate(size int64) error {
-	hurry := make(chan struct{})
-	close(hurry)
-	return f.PreallocateGradually(size, hurry, nil)
+	return f.zero(size, zerosAlone, func(time.Duration) error { return nil })
 }
 
 // PreallocateGradually implements gradual.
 func (f *osFile) PreallocateGradually(size int64, hurry, unwanted <-chan struct{}) error {
+	return f.zero(size, zerosBeside, func(took time.Duration) error {
+		rest(min(restTimes*took, restMost), hurry, unwanted)
+		select {
+		case <-unwanted:
+			return errUnwanted
+		default:
+			return nil
+		}
+	})
+}
+
+// zero makes the file size bytes long with zeros, syncs it whenever so many more
+// are written, and then calls between with the time that took.
+func (f *osFile) zero(size, atOnce int64, between func(took time.Duration) error) error {
 	have, err := f.Size()
 	if err != nil {
 		return err
@@ -252,30 +264,23 @@ func (f *osFile) PreallocateGradually(size int64, hurry, unwanted <-chan struct{
 	if err := reserve(f.f, have, size-have); err != nil {
 		return err
 	}
-	zeros := make([]byte, min(size-have, zerosAtOnce))
+	zeros := make([]byte, min(size-have, zerosBeside))
+	start := time.Now()
 	for have < size {
-		start := time.Now()
 		n := min(int64(len(zeros)), size-have)
 		if _, err := f.f.WriteAt(zeros[:n], have); err != nil {
 			return err
 		}
-		have += n
-		select {
-		case <-unwanted:
-			return errUnwanted
-		default:
-		}
-		select {
-		case <-hurry:
-			if have%zerosInHurry != 0 {
-				continue
-			}
-		default:
+		if have += n; have%atOnce != 0 {
+			continue
 		}
 		if err := f.Sync(); err != nil {
 			return err
 		}
-		rest(min(restTimes*time.Since(start), restMost), hurry, unwanted)
+		if err := between(time.Since(start)); err != nil {
+			return err
+		}
+		start = time.Now()
 	}
 	return nil
 }
