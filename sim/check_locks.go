@@ -34,7 +34,8 @@ func (q *lockQueue) drop(r request) {
 // takeLocks follows the queues. Who leaves by this command leaves first: a
 // grant that its leaving causes may stand before it in the changes.
 func (h *history) takeLocks(m *storepb.Command, result *storepb.Result, changes []store.Change) {
-	if op := m.GetRelease(); op != nil {
+	// Only what was executed takes a ticket away: behind a gap it is a RETRY.
+	if op := m.GetRelease(); op != nil && (result.GetCode() == storepb.Code_OK || result.GetCode() == storepb.Code_WITHDRAWN) {
 		h.dropEverywhere(request{m.GetSession(), op.GetTicket()})
 	}
 	for i := range changes {
