@@ -210,7 +210,8 @@ func (l *loop) step(now time.Duration, t *letter) {
 // perform does what the replica owes after a batch; false: the replica must
 // stop. Nothing here waits for a peer or a client, nor for a disk, but for the
 // moment that the kernel may take to begin a flush (disk.put); while the file
-// system is frozen (fsfreeze) that lasts, and the loop with it: the others elect.
+// system is frozen (fsfreeze) that lasts, and the loop with it, and from the next
+// collection of garbage on the process: the others elect.
 func (l *loop) perform(e replica.Effects) bool {
 	for _, n := range e.Log.Notes {
 		l.log.Info(n)
