@@ -31,6 +31,7 @@ type Conn struct {
 	rbuf    []byte
 	r, w    int
 	full    bool         // the last read filled rbuf: more is waiting
+	drained bool         // ReadArrived has read all that had arrived
 	timeout atomic.Int64 // read timeout, ns
 	// frameEnd is when the frame that has arrived in part must be whole, zero
 	// if none has; limited: the deadline of the network connection is that.

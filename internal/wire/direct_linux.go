@@ -5,6 +5,8 @@ package wire
 import (
 	"syscall"
 	"unsafe"
+
+	"golang.org/x/sys/unix"
 )
 
 // writeSocket writes to a socket that does not block, so the scheduler need not
@@ -25,6 +27,15 @@ func writeSocket(fd int, b []byte) (int, error) {
 func readSocket(fd int, b []byte) (int, error) {
 	n, _, errno := syscall.RawSyscall6(syscall.SYS_RECVFROM, uintptr(fd), uintptr(unsafe.Pointer(unsafe.SliceData(b))), uintptr(len(b)),
 		syscall.MSG_DONTWAIT, 0, 0)
+	if errno != 0 {
+		return 0, errno
+	}
+	return int(n), nil
+}
+
+// epollWait looks which connections have something, without waiting.
+func epollWait(fd int, events []unix.EpollEvent) (int, error) {
+	n, _, errno := syscall.RawSyscall6(unix.SYS_EPOLL_PWAIT, uintptr(fd), uintptr(unsafe.Pointer(unsafe.SliceData(events))), uintptr(len(events)), 0, 0, 0)
 	if errno != 0 {
 		return 0, errno
 	}

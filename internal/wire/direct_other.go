@@ -21,3 +21,5 @@ func (*directReader) init(net.Conn) {}
 func (*directReader) can() bool { return false }
 
 func (*directReader) read([]byte) (int, error) { return 0, net.ErrClosed }
+
+func (*directReader) readNow([]byte) (int, error) { return 0, net.ErrClosed }

@@ -74,6 +74,7 @@ type directReader struct {
 	raw syscall.RawConn
 	// Of one read at a time: where to, and what came of it.
 	try func(fd uintptr) bool // made once, so that a read allocates nothing
+	now func(fd uintptr) bool // the same without waiting
 	b   []byte
 	n   int
 	err error
@@ -95,18 +96,26 @@ func (d *directReader) init(nc net.Conn) {
 			}
 		}
 	}
+	d.now = func(fd uintptr) bool { return d.try(fd) || true }
 }
 
 func (d *directReader) can() bool { return d.raw != nil }
 
 // read is net.Conn.Read, for a b that is not empty.
-func (d *directReader) read(b []byte) (int, error) {
+func (d *directReader) read(b []byte) (int, error) { return d.readBy(d.try, b) }
+
+// readNow is read without waiting: nothing is there if it returns 0 and no error.
+func (d *directReader) readNow(b []byte) (int, error) { return d.readBy(d.now, b) }
+
+func (d *directReader) readBy(try func(fd uintptr) bool, b []byte) (int, error) {
 	d.b, d.n, d.err = b, 0, nil
-	err := d.raw.Read(d.try)
+	err := d.raw.Read(try)
 	d.b = nil
 	switch {
 	case err != nil:
 		return 0, err
+	case d.err == syscall.EAGAIN:
+		return 0, nil
 	case d.err != nil:
 		return 0, os.NewSyscallError("read", d.err)
 	case d.n == 0:

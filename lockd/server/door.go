@@ -38,8 +38,8 @@ const (
 	maxDeep    = 16
 )
 
-// clientConn is a client's connection. Its reader goroutine is the only one
-// that reads; the loop is the only one that sends.
+// clientConn is a client's connection. Its reader goroutine reads it, or while it
+// is parked a reactor; the loop is the only one that sends.
 type clientConn struct {
 	id   replica.ConnID
 	nc   net.Conn
@@ -50,6 +50,8 @@ type clientConn struct {
 	limit   int64
 	room    chan struct{} // one slot: pending fell to the limit
 	gone    chan struct{} // closed when the connection is being ended from here
+	mine    chan struct{} // one slot: a reactor gives it back to the reader
+	last    *lastWords    // set by a reactor that gives it back: why it is to end
 	// Of the loop.
 	ending bool // nothing more is sent
 	held   bool // it has frames that are to be flushed at the end of the batch
@@ -85,10 +87,13 @@ type door struct {
 	// closers are the goroutines that let a closing connection's last frames
 	// leave. The loop alone adds to them, so drain may wait once it has ended.
 	closers sync.WaitGroup
-	deep    map[*clientConn]struct{}       // may have more than fullBytes queued; of the loop
-	held    []*clientConn                  // have frames to be flushed; of the loop
-	clients map[replica.ConnID]*clientConn // all that the loop knows; of the loop
-	queued  int                            // bytes for all of them, or more: see relieve
+	// reactors are there from the start to stop.
+	reactors     []*reactor
+	reactorsDone sync.WaitGroup
+	deep         map[*clientConn]struct{}       // may have more than fullBytes queued; of the loop
+	held         []*clientConn                  // have frames to be flushed; of the loop
+	clients      map[replica.ConnID]*clientConn // all that the loop knows; of the loop
+	queued       int                            // bytes for all of them, or more: see relieve
 
 	mu     sync.Mutex
 	conns  map[net.Conn]struct{} // every open socket, for stop
@@ -101,9 +106,14 @@ func newDoor(l net.Listener, limits Limits, box *mailbox, m *shellMetrics, log *
 		ctx: ctx, cancel: cancel, conns: map[net.Conn]struct{}{}, deep: map[*clientConn]struct{}{}}
 }
 
+// start begins to take connections. stop must be called in the end.
+func (d *door) start() {
+	d.startReactors()
+	d.wg.Go(d.accept)
+}
+
 // accept takes connections until the listener is closed.
 func (d *door) accept() {
-	defer d.wg.Done()
 	wait := 5 * time.Millisecond
 	for {
 		nc, err := d.listener.Accept()
@@ -185,7 +195,7 @@ func (d *door) serve(nc net.Conn) {
 	}
 	c := &clientConn{
 		id: replica.ConnID(d.lastID.Add(1)), nc: nc, wire: w, limit: int64(d.limits.MaxPending),
-		room: make(chan struct{}, 1), gone: make(chan struct{}),
+		room: make(chan struct{}, 1), gone: make(chan struct{}), mine: make(chan struct{}, 1),
 	}
 	// An error means that the connection is gone, which the first read shows.
 	_ = nc.SetReadDeadline(time.Now().Add(d.limits.HelloTimeout))
@@ -216,50 +226,76 @@ type lastWords struct {
 // read carries messages into the mailbox until the connection ends; nil: there
 // is nothing to be told.
 func (d *door) read(c *clientConn) *lastWords {
-	first := true
-	for {
+	for first := true; ; first = false {
+		if !first {
+			d.park(c)
+		}
+		if c.last != nil {
+			return c.last
+		}
+		if !d.waitToRead(c) {
+			return nil
+		}
 		kind, payload, err := c.wire.Read()
 		if err != nil {
 			return d.readFailed(err, first)
 		}
-		if first && kind == wire.KindPeer {
-			return &lastWords{pb.ErrorCode_BAD_MESSAGE, "", "this is the port for clients: --initial-cluster must name the other replicas' --listen-peer"}
-		}
-		if kind != wire.KindClient {
-			continue // of a later version
-		}
-		if last := tooManyParts(payload); last != nil {
+		l, last := d.letterOf(c, kind, payload, first)
+		if last != nil {
 			return last
 		}
-		m := newMessage(payload)
-		if err := m.Decode(payload); err != nil {
-			return &lastWords{pb.ErrorCode_BAD_MESSAGE, "", fmt.Sprintf("the message cannot be decoded: %v", err)}
-		}
-		if m.Body == nil {
-			continue // of a later version
-		}
 		if first {
-			first = false
 			c.wire.SetReadTimeout(0)
 		}
-		size := weight(m, len(payload))
-		c.pending.Add(int64(size))
-		if !d.box.put(letter{event: replica.ConnReceived{Conn: c.id, Message: m}, conn: c, size: size, wakes: urgency(m)}) {
-			return nil
-		}
-		for c.pending.Load() > c.limit {
-			select {
-			case <-c.room:
-			case <-c.gone:
-				return nil
-			case <-d.ctx.Done():
-				return nil
-			}
-		}
-		if d.box.full.Load() && !d.box.wait(c.gone, d.ctx.Done()) {
+		if l.event != nil && !d.box.put(l) {
 			return nil
 		}
 	}
+}
+
+// letterOf decodes a frame and counts its message among what is pending. The
+// letter has no event if the frame, of a later version, is to be left out. Else
+// the client is to be told something and cut off. The payload is not kept.
+func (d *door) letterOf(c *clientConn, kind byte, payload []byte, first bool) (letter, *lastWords) {
+	if first && kind == wire.KindPeer {
+		return letter{}, &lastWords{pb.ErrorCode_BAD_MESSAGE, "", "this is the port for clients: --initial-cluster must name the other replicas' --listen-peer"}
+	}
+	if kind != wire.KindClient {
+		return letter{}, nil
+	}
+	if last := tooManyParts(payload); last != nil {
+		return letter{}, last
+	}
+	m := newMessage(payload)
+	if err := m.Decode(payload); err != nil {
+		return letter{}, &lastWords{pb.ErrorCode_BAD_MESSAGE, "", fmt.Sprintf("the message cannot be decoded: %v", err)}
+	}
+	if m.Body == nil {
+		return letter{}, nil
+	}
+	size := weight(m, len(payload))
+	c.pending.Add(int64(size))
+	return letter{event: replica.ConnReceived{Conn: c.id, Message: m}, conn: c, size: size, wakes: urgency(m)}, nil
+}
+
+// mayRead reports whether more may be read from the connection now.
+func (d *door) mayRead(c *clientConn) bool {
+	return c.pending.Load() <= c.limit && !d.box.full.Load()
+}
+
+// waitToRead waits until more may be read from the connection; false: nothing
+// more is to be read.
+func (d *door) waitToRead(c *clientConn) bool {
+	for c.pending.Load() > c.limit {
+		select {
+		case <-c.room:
+		case <-c.gone:
+			return false
+		case <-d.ctx.Done():
+			return false
+		}
+	}
+	return !d.box.full.Load() || d.box.wait(c.gone, d.ctx.Done())
 }
 
 // tagRequest is the first byte of a message with a Request: the field's number
@@ -460,4 +496,5 @@ func (d *door) stop() {
 	}
 	d.mu.Unlock()
 	d.wg.Wait()
+	d.stopReactors()
 }

@@ -32,8 +32,8 @@ func openDoor(t *testing.T, limits Limits) *testDoor {
 	}
 	c := Config{Limits: limits}.withDefaults()
 	d := &testDoor{door: newDoor(l, c.Limits, newMailbox(), newShellMetrics(), slog.New(slog.DiscardHandler)), t: t}
-	d.wg.Add(1)
-	go d.accept()
+	d.box.most = c.Limits.MaxWaiting
+	d.start()
 	t.Cleanup(d.stop)
 	return d
 }

@@ -180,8 +180,7 @@ func TestManyConnectionsWithoutHello(t *testing.T) {
 // goes on when it is taken.
 func TestWaitingOfAllConnections(t *testing.T) {
 	const limit, connections, each = 50_000, 10, 20
-	d := openDoor(t, Limits{})
-	d.box.most = limit
+	d := openDoor(t, Limits{MaxWaiting: limit})
 	for range connections {
 		w := d.shake()
 		for range each {

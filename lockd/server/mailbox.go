@@ -78,21 +78,51 @@ func (m *mailbox) put(l letter) bool {
 		m.mu.Unlock()
 		return false
 	}
-	m.items = append(m.items, l)
+	wake := m.add(&l)
+	m.mu.Unlock()
+	if wake {
+		m.rouse(l.aside)
+	}
+	return true
+}
+
+// putAll is put for several letters, none of them aside. They are not kept.
+func (m *mailbox) putAll(letters []letter) bool {
+	m.mu.Lock()
+	if m.closed {
+		m.mu.Unlock()
+		return false
+	}
+	wake := false
+	for i := range letters {
+		wake = m.add(&letters[i]) || wake
+	}
+	m.mu.Unlock()
+	if wake {
+		m.rouse(false)
+	}
+	return true
+}
+
+// add adds a letter and reports whether the loop is to be woken; mu is held.
+func (m *mailbox) add(l *letter) bool {
+	m.items = append(m.items, *l)
 	if m.bytes += l.size; m.bytes > m.most && m.most > 0 && m.room == nil {
 		m.room = make(chan struct{})
 		m.full.Store(true)
 	}
-	wake := !m.woken && m.matters(&l)
+	wake := !m.woken && m.matters(l)
 	m.woken = m.woken || wake
-	m.mu.Unlock()
-	switch {
-	case wake && m.kick != nil && !l.aside:
+	return wake
+}
+
+// rouse has the loop's turn taken, from here unless the caller stands aside.
+func (m *mailbox) rouse(aside bool) {
+	if m.kick != nil && !aside {
 		m.kick()
-	case wake:
-		m.signal()
+		return
 	}
-	return true
+	m.signal()
 }
 
 // signal wakes the loop's goroutine.

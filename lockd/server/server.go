@@ -212,8 +212,7 @@ func (s *Server) start(opened *replog.Opened) (*parts, error) {
 	go p.slow.saves.run()
 	go l.run(ctx)
 	p.peers.Start()
-	p.door.wg.Add(1)
-	go p.door.accept()
+	p.door.start()
 	s.loop.Store(l)
 	return p, nil
 }
