@@ -33,6 +33,7 @@ func (d *driver) begin(ctx context.Context, c *call, ev machine.Event) error {
 // is over then.
 func (d *driver) await(ctx context.Context, c *call) machine.Done {
 	var r machine.Done
+	d.readFor(c)
 	select {
 	case a := <-c.answers:
 		r = a.Done
@@ -129,6 +130,7 @@ func (d *driver) acquire(ctx context.Context, op string, a *storepb.Acquire, lc 
 	if err := d.begin(ctx, c, machine.Acquire{ID: c.id, Acquire: a, Stop: lc.stop}); err != nil {
 		return nil, opError(op, a.Path, err)
 	}
+	d.readFor(c)
 	// The service ends the wait; if it cannot be reached, the client does.
 	var late <-chan time.Time
 	if lc.waitSet && lc.wait > 0 {

@@ -55,7 +55,8 @@ type driver struct {
 	err      error // set before done is closed
 	attempts string
 
-	waiting atomic.Int32 // how many are about to take mu
+	lent    atomic.Pointer[link] // that callers may read, nil: none
+	waiting atomic.Int32         // how many are about to take mu
 
 	mu       sync.Mutex
 	m        *machine.Machine
@@ -66,6 +67,8 @@ type driver struct {
 	gathered int           // events stepped since the last batch was closed
 	next     time.Duration // when the machine wants to be woken
 	armed    time.Duration // when the ticker will look again
+	quick    int           // calls in a row, see quickCalls
+	lastDone time.Duration // when a call ended
 	wasLive  bool
 	over     bool
 }
@@ -90,9 +93,10 @@ type origin struct {
 // that was begun gets one, at the latest from the end of the session.
 type call struct {
 	id      machine.CallID
-	answers chan answer // has room for all that comes: Waiting once, Done once
-	lock    lockRequest // Acquire
-	release *Lock       // Release: is told instead of answers
+	begun   time.Duration // when the machine was told
+	answers chan answer   // has room for all that comes: Waiting once, Done once
+	lock    lockRequest   // Acquire
+	release *Lock         // Release: is told instead of answers
 }
 
 // answer is what comes for a call.
@@ -179,6 +183,8 @@ func newConfig(addresses []string, options []Option) (config, error) {
 		grace:       45 * time.Second,
 		openTimeout: 10 * time.Second,
 		driftPPM:    10_000,
+		quickTime:   quickTime,
+		lentTick:    lentTick,
 	}
 	for _, o := range options {
 		o(&c)
@@ -278,6 +284,9 @@ func (d *driver) post(ev machine.Event, from origin) bool {
 	if !others || d.gathered >= gatherMax {
 		d.perform(now)
 	}
+	if from.call == nil && from.link == nil {
+		d.recallLent() // a watch, an end: whoever began it does not read
+	}
 	return from.link == d.link || from.link == nil
 }
 
@@ -339,6 +348,7 @@ func (d *driver) step(now time.Duration, ev machine.Event, from origin) {
 	}
 	if from.call != nil {
 		d.calls[from.call.id] = from.call
+		from.call.begun = now
 	}
 	if from.watch != nil {
 		d.watches[from.watch.id] = from.watch
@@ -359,7 +369,7 @@ func (d *driver) perform(now time.Duration) {
 		if e.State != nil {
 			d.stateIs(*e.State)
 		}
-		d.results(&e)
+		d.results(&e, now)
 		again = d.updates(&e)
 		if failed != nil {
 			d.hangup()
@@ -403,7 +413,7 @@ func (d *driver) connection(e *machine.Effects) error {
 
 // results tells the callers. A lock that was granted has its deadline before
 // it is handed over.
-func (d *driver) results(e *machine.Effects) {
+func (d *driver) results(e *machine.Effects, now time.Duration) {
 	for _, w := range e.Waiting {
 		if c := d.calls[w.ID]; c != nil {
 			c.answers <- answer{Done: machine.Done{ID: w.ID, Result: w.Result}, waiting: true}
@@ -424,6 +434,9 @@ func (d *driver) results(e *machine.Effects) {
 	for _, r := range e.Done {
 		c := d.calls[r.ID]
 		delete(d.calls, r.ID)
+		if c != nil {
+			d.quickDone(c, now)
+		}
 		switch {
 		case c == nil:
 		case c.release != nil:

@@ -20,17 +20,19 @@ const (
 )
 
 // link is one connection, from dialing to its end. Its goroutine dials and
-// then reads; others send on it and end it, under the driver's mutex.
+// then reads, or lends the reading to callers; others send on it and end it,
+// under the driver's mutex.
 type link struct {
 	ctx    context.Context // ends with the link
 	cancel context.CancelFunc
 	conn   *wire.Conn // set before Connected is posted
+	lending
 }
 
 // dial begins a connection; its end is told by ConnectFailed or Disconnected,
 // unless it is given up before.
 func (d *driver) dial(address string) {
-	l := &link{}
+	l := &link{lending: lending{recall: make(chan struct{}, 1)}}
 	l.ctx, l.cancel = context.WithCancel(context.Background())
 	d.link = l
 	d.log(slog.LevelDebug, "connecting", "address", address)
@@ -58,18 +60,12 @@ func (d *driver) run(l *link, address string) {
 	if !d.fromLink(l, machine.Connected{}) {
 		return
 	}
-	for {
-		msg, err := readMessage(conn)
-		if err != nil {
-			d.fromLink(l, machine.Disconnected{Err: err})
-			return
-		}
-		if msg == nil {
-			continue // of a kind that is not known here
-		}
-		// The next one is read when this one has been taken.
-		if !d.fromLink(l, machine.Received{Message: msg}) {
-			return
+	l.reading.Lock()
+	defer l.reading.Unlock()
+	for !l.over {
+		d.readNext(l)
+		if d.mayLend() {
+			d.lend(l)
 		}
 	}
 }

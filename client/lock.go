@@ -205,6 +205,7 @@ func (l *Lock) Release(ctx context.Context) error {
 		l.end(ErrReleased)
 		l.d.release(l)
 	}
+	l.d.readFor(closing(released))
 	select {
 	case <-released:
 	case <-ctx.Done():

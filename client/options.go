@@ -22,6 +22,8 @@ type config struct {
 	log         *slog.Logger
 	onState     func(State)
 	dial        func(ctx context.Context, address string) (net.Conn, error)
+	quickTime   time.Duration // see lend.go; others in tests
+	lentTick    time.Duration
 }
 
 // WithName says what the program is called; people see it where the session

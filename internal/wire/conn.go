@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"os"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -37,6 +38,8 @@ type Conn struct {
 	// if none has; limited: the deadline of the network connection is that.
 	frameEnd time.Time
 	limited  bool
+	// interrupted: Interrupt has set a deadline, which no Read has met yet.
+	interrupted atomic.Bool
 	// renewed is when the deadline was last set for a read timeout, of
 	// renewedFor.
 	renewed    time.Time
@@ -91,7 +94,7 @@ func (c *Conn) Handshake(ctx context.Context) error {
 	if err := c.nc.SetDeadline(time.Now().Add(c.o.PrefaceTimeout)); err != nil {
 		return fmt.Errorf("handshake: %w", err)
 	}
-	stop := context.AfterFunc(ctx, func() { _ = c.nc.SetDeadline(time.Unix(1, 0)) })
+	stop := context.AfterFunc(ctx, func() { _ = c.nc.SetDeadline(longAgo) })
 	err := c.prefaces()
 	if !stop() && err == nil {
 		err = ctx.Err()
@@ -159,6 +162,18 @@ func deadline(d time.Duration) time.Time {
 	}
 	return time.Now().Add(d)
 }
+
+// Interrupt makes the Read under way, or else the next one, return
+// ErrInterrupted, unless a frame has arrived for it. Nothing is lost: the next
+// Read goes on. Any goroutine may call it.
+func (c *Conn) Interrupt() {
+	c.interrupted.Store(true)
+	// An error means that the connection is closed, which Read reports.
+	_ = c.nc.SetReadDeadline(longAgo)
+}
+
+// longAgo is a deadline that has passed.
+var longAgo = time.Unix(1, 0)
 
 // Read returns the next frame. The payload is valid until the next Read. The
 // error is io.EOF when the other side ended the stream between two frames,
@@ -238,7 +253,13 @@ func (c *Conn) limitRead() error {
 		return nil // the usual case of a client: no system call for it
 	}
 	c.limited = partly
-	return c.nc.SetReadDeadline(end)
+	if err := c.nc.SetReadDeadline(end); err != nil {
+		return err
+	}
+	if c.interrupted.Load() {
+		return c.nc.SetReadDeadline(longAgo) // it may have been set just before
+	}
+	return nil
 }
 
 func (c *Conn) readError(err error) error {
@@ -248,6 +269,9 @@ func (c *Conn) readError(err error) error {
 	switch {
 	case closed:
 		return ErrClosed
+	case errors.Is(err, os.ErrDeadlineExceeded) && c.interrupted.Swap(false):
+		c.limited = true // the next Read sets the deadline that it should have
+		return ErrInterrupted
 	case errors.Is(err, io.EOF) && c.w == c.r:
 		return io.EOF
 	case errors.Is(err, io.EOF):

@@ -48,6 +48,10 @@ var ErrQueueFull = errors.New("output queue is full: the other side reads too sl
 // Err tells why it ended.
 var ErrClosed = errors.New("connection is closed")
 
+// ErrInterrupted is returned by a Read that Interrupt has ended. The connection
+// is still good.
+var ErrInterrupted = errors.New("read was interrupted")
+
 // PrefaceError says that the other side does not speak this protocol.
 type PrefaceError struct {
 	Got []byte // what it sent instead, at most four bytes
