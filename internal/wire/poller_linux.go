@@ -1,7 +1,6 @@
 package wire
 
 import (
-	"errors"
 	"fmt"
 	"os"
 	"sync/atomic"
@@ -21,6 +20,8 @@ type Poller struct {
 	file *os.File // the epoll instance, which Go's poller watches
 	raw  syscall.RawConn
 	err  atomic.Pointer[error]
+	// closed: Close was called. What Read returns then is no error of package os.
+	closed atomic.Bool
 }
 
 // NewPoller makes a poller without connections. Close must be called in the end.
@@ -112,11 +113,14 @@ func (p *Poller) Run(f func([]Arrival)) error {
 	if e := p.err.Load(); e != nil {
 		return fmt.Errorf("wait for connections: %w", *e)
 	}
-	if errors.Is(err, os.ErrClosed) {
+	if p.closed.Load() {
 		return nil
 	}
-	return err
+	return fmt.Errorf("wait for connections: %w", err)
 }
 
 // Close makes Run return, and waits until it has. The f of Run must not call it.
-func (p *Poller) Close() error { return p.file.Close() }
+func (p *Poller) Close() error {
+	p.closed.Store(true)
+	return p.file.Close()
+}

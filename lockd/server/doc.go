@@ -14,6 +14,8 @@
 //	reads, saves    slow work beside the log: catch-up reads, snapshots
 //	accept          the client listener
 //	reader, writer  one pair for each client connection
+//	reactors        read clients' connections in the place of their readers,
+//	                as long as nothing is out of the ordinary
 //	peers           the connections to the other replicas (replog.Peers)
 //	admin           the HTTP listener
 //

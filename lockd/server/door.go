@@ -226,7 +226,7 @@ type lastWords struct {
 // read carries messages into the mailbox until the connection ends; nil: there
 // is nothing to be told.
 func (d *door) read(c *clientConn) *lastWords {
-	for first := true; ; first = false {
+	for first := true; ; {
 		if !first {
 			d.park(c)
 		}
@@ -244,10 +244,14 @@ func (d *door) read(c *clientConn) *lastWords {
 		if last != nil {
 			return last
 		}
+		if l.event == nil {
+			continue // the first message is still to come, if it was
+		}
 		if first {
+			first = false
 			c.wire.SetReadTimeout(0)
 		}
-		if l.event != nil && !d.box.put(l) {
+		if !d.box.put(l) {
 			return nil
 		}
 	}
@@ -468,6 +472,7 @@ func (d *door) end(c *clientConn, reason string) {
 	d.closers.Add(1)
 	go func() {
 		defer d.closers.Done()
+		d.unpark(c) // or its reactor would wait for the reading there
 		_ = c.wire.CloseAfterFlush(flushTime)
 	}()
 }

@@ -66,7 +66,9 @@ func (d *door) startReactors() {
 // stopReactors ends the reactors. Every connection's goroutine must have ended.
 func (d *door) stopReactors() {
 	for _, r := range d.reactors {
+		r.mu.Lock()
 		invariant.Assert(len(r.conns) == 0, "a connection is parked and its goroutine has ended")
+		r.mu.Unlock()
 		_ = r.poller.Close() // of a descriptor that nothing is written to
 	}
 	d.reactorsDone.Wait()
@@ -92,12 +94,29 @@ func (d *door) park(c *clientConn) {
 	r.leave(c)
 }
 
+// unpark sees to it that no reactor reads a connection any more that is being
+// ended: gone is closed.
+func (d *door) unpark(c *clientConn) {
+	if len(d.reactors) == 0 {
+		return
+	}
+	r := d.reactors[uint64(c.id)%uint64(len(d.reactors))]
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.giveBack(c)
+}
+
 // take takes a connection in; false: it cannot be watched.
 func (r *reactor) take(c *clientConn) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.conns == nil {
 		return false
+	}
+	select {
+	case <-c.gone:
+		return false
+	default:
 	}
 	if err := r.poller.Add(c.wire, uint64(c.id)); err != nil {
 		// It is closed, which its goroutine will see; or the system is out of
