@@ -93,10 +93,11 @@ func (b *benchClients) close(a *app) error {
 // run runs one workload on all sessions at once.
 func (b *benchClients) run(ctx context.Context, workload string) benchResult {
 	// Releases go on when the time is over, so that nothing stays held.
-	releases, cancel := context.WithTimeout(context.WithoutCancel(ctx), b.fl.duration+releaseTime)
+	releases, giveUp := context.WithCancel(context.WithoutCancel(ctx))
+	defer giveUp()
+	ctx, cancel := context.WithTimeout(ctx, b.fl.duration)
 	defer cancel()
-	ctx, cancel = context.WithTimeout(ctx, b.fl.duration)
-	defer cancel()
+	context.AfterFunc(ctx, func() { time.AfterFunc(releaseTime, giveUp) })
 	hand := &handoff{path: b.shared(), start: time.Now()}
 	value := make([]byte, b.fl.size)
 	op := func(s *client.Session, path string) (time.Duration, error) {
@@ -116,12 +117,16 @@ func (b *benchClients) run(ctx context.Context, workload string) benchResult {
 		return time.Since(began), err
 	}
 	errs := &benchErrors{}
+	answerTime := unansweredTime
+	if workload == "handoff" {
+		answerTime = b.fl.duration // each waits for all the others
+	}
 	parts := make([][]time.Duration, len(b.sessions))
 	start := time.Now()
 	var wg sync.WaitGroup
 	for i, s := range b.sessions {
 		path := b.node(i)
-		wg.Go(func() { parts[i] = repeatOp(ctx, errs, func() (time.Duration, error) { return op(s, path) }) })
+		wg.Go(func() { parts[i] = repeatOp(ctx, errs, answerTime, func() (time.Duration, error) { return op(s, path) }) })
 	}
 	wg.Wait()
 	elapsed := min(time.Since(start), b.fl.duration) // what ended later was not counted
@@ -137,15 +142,24 @@ func (b *benchClients) run(ctx context.Context, workload string) benchResult {
 	return r
 }
 
+// unansweredTime is how long a call must have waited when it is cut off by the
+// end of the time to be counted as an error: what a cell that works does not do.
+const unansweredTime = time.Second
+
 // repeatOp is one client: it calls op until ctx ends, and returns how long
-// each call took, those left out that ended later or took no time.
-func repeatOp(ctx context.Context, errs *benchErrors, op func() (time.Duration, error)) []time.Duration {
+// each call took, those left out that ended later or took no time. One that ctx
+// has cut off is an error if it had waited for answerTime.
+func repeatOp(ctx context.Context, errs *benchErrors, answerTime time.Duration, op func() (time.Duration, error)) []time.Duration {
 	var out []time.Duration
 	for failed := 0; ctx.Err() == nil && failed < benchErrorsMax; {
+		began := time.Now()
 		d, err := op()
 		switch {
 		case ctx.Err() != nil:
-			return out // cut off by the end of the time, not a failure
+			if waited := time.Since(began); err != nil && waited >= answerTime {
+				errs.add(fmt.Errorf("no answer for %v, until the end: %w", waited.Round(time.Millisecond), err))
+			}
+			return out
 		case err != nil:
 			failed++
 			errs.add(err)
