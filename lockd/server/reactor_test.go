@@ -528,6 +528,27 @@ func TestReactorTakesTheLoopsTurn(t *testing.T) {
 	}
 }
 
+// A connection that is ended reads on for a moment, on its own. No reactor has it
+// by then, which would wait for that, and with it all the others.
+func TestReactorLetsGoOfWhatIsEnded(t *testing.T) {
+	d := openReactors(t, Limits{})
+	v := d.joinParked(1)[0]
+	d.amidARound(func() {
+		d.end(v.clientConn, "test")
+		select {
+		case <-v.wire.Ended():
+			t.Error("it ends while a reactor may read it")
+		case <-time.After(100 * time.Millisecond): // as if for ever
+		}
+	})
+	if d.reactorOf(v).take(v.clientConn) {
+		t.Error("it is taken again")
+	}
+	_, _ = io.Copy(io.Discard, v.s)
+	_ = v.s.Close()
+	d.wantClosed(v)
+}
+
 // A connection of which too much waits goes back, and nothing more is read until
 // that is taken.
 func TestReactorHoldsBackWhoSendsTooMuch(t *testing.T) {
