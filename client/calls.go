@@ -134,7 +134,7 @@ func (d *driver) acquire(ctx context.Context, op string, a *storepb.Acquire, lc 
 	// The service ends the wait; if it cannot be reached, the client does.
 	var late <-chan time.Time
 	if lc.waitSet && lc.wait > 0 {
-		t := time.NewTimer(lc.wait + waitSlack)
+		t := time.NewTimer(lc.wait + waitSlack - time.Since(start))
 		defer t.Stop()
 		late = t.C
 	}

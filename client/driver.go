@@ -69,6 +69,7 @@ type driver struct {
 	armed    time.Duration // when the ticker will look again
 	quick    int           // calls in a row, see quickCalls
 	lastDone time.Duration // when a call ended
+	closing  bool          // Close has been called
 	wasLive  bool
 	over     bool
 }
@@ -353,8 +354,11 @@ func (d *driver) step(now time.Duration, ev machine.Event, from origin) {
 	if from.watch != nil {
 		d.watches[from.watch.id] = from.watch
 	}
-	if c, ok := ev.(machine.Cancel); ok {
-		delete(d.watches, c.ID)
+	switch ev := ev.(type) {
+	case machine.Cancel:
+		delete(d.watches, ev.ID)
+	case machine.Close:
+		d.closing = true
 	}
 	d.m.Step(now, ev)
 }

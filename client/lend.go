@@ -29,7 +29,7 @@ const (
 	// lentTick is how often the link's goroutine looks whether the connection is
 	// still made use of, lentReads the fewest answers in that time that say so.
 	lentTick  = 10 * time.Millisecond
-	lentReads = 4
+	lentReads = 2
 )
 
 // lending is the part of a link that says who reads it.
@@ -53,26 +53,36 @@ func (d *driver) quickDone(c *call, now time.Duration) {
 	d.lastDone = now
 }
 
-// nothingAwaited reports whether no call and no watch waits for anything; d.mu is
-// held.
-func (d *driver) nothingAwaited() bool { return len(d.calls) == 0 && len(d.watches) == 0 }
+// nothingAwaited reports whether no call, no watch and no Close waits for
+// anything; d.mu is held.
+func (d *driver) nothingAwaited() bool {
+	return len(d.calls) == 0 && len(d.watches) == 0 && !d.closing
+}
 
 // mayLend reports whether the connection is better lent than read by its
-// goroutine. It begins to count anew then.
-func (d *driver) mayLend() bool {
+// goroutine, who holds l.reading. From then on it is lent, and it is counted anew.
+func (d *driver) mayLend(l *link) bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if d.quick < quickCalls || !d.nothingAwaited() {
+	if d.quick < quickCalls || !d.nothingAwaited() || l.over || l != d.link {
 		return false
 	}
 	d.quick = 0
+	d.startLending(l)
 	return true
 }
 
-// lend lets callers read the link until it is wanted back. The link's goroutine
-// calls it, which holds l.reading before and after.
-func (d *driver) lend(l *link) {
+func (d *driver) startLending(l *link) {
+	select {
+	case <-l.recall: // of before: whoever wanted it has been read for
+	default:
+	}
 	d.lent.Store(l)
+}
+
+// lend lets callers read the link, which is lent, until it is wanted back. The
+// link's goroutine calls it, which holds l.reading before and after.
+func (d *driver) lend(l *link) {
 	l.reading.Unlock()
 	// Somebody may have begun a call since mayLend looked, and found that he may
 	// not read yet.
@@ -137,17 +147,29 @@ func (c closing) answered() bool {
 // before, and then somebody else reads. Contexts and timers are not looked at in
 // here: the link's goroutine ends the wait within two ticks.
 func (d *driver) readFor(w waiter) {
-	l := d.lent.Load()
-	if l == nil || !l.reading.TryLock() {
+	if l := d.lent.Load(); l != nil {
+		d.readLent(l, w)
+	}
+}
+
+// readLent is readFor, of a link that was lent a moment ago.
+//
+// Invariant: who reads and is not the link's goroutine has seen the link lent
+// while he held l.reading. So whatever takes it back comes later, finds him
+// reading, and interrupts him. Who sees that it is not lent leaves it to the
+// link's goroutine, which is about to read.
+func (d *driver) readLent(l *link, w waiter) {
+	if !l.reading.TryLock() {
 		return // who reads looks afterwards whether anybody waits
 	}
-	for !l.over && !w.answered() {
-		if !d.readNext(l) {
-			break
-		}
+	read := false
+	for d.lent.Load() == l && !l.over && !w.answered() && d.readNext(l) {
+		read = true
 	}
 	l.reading.Unlock()
-	l.reads.Add(1)
+	if read {
+		l.reads.Add(1) // not what was answered without: that is no use of the connection
+	}
 	d.lookAround(l)
 }
 

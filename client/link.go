@@ -64,7 +64,7 @@ func (d *driver) run(l *link, address string) {
 	defer l.reading.Unlock()
 	for !l.over {
 		d.readNext(l)
-		if d.mayLend() {
+		if d.mayLend(l) {
 			d.lend(l)
 		}
 	}

@@ -126,7 +126,9 @@ func (b *benchClients) run(ctx context.Context, workload string) benchResult {
 	var wg sync.WaitGroup
 	for i, s := range b.sessions {
 		path := b.node(i)
-		wg.Go(func() { parts[i] = repeatOp(ctx, errs, answerTime, func() (time.Duration, error) { return op(s, path) }) })
+		wg.Go(func() {
+			parts[i] = repeatOp(ctx, errs, answerTime, func() (time.Duration, error) { return op(s, path) })
+		})
 	}
 	wg.Wait()
 	elapsed := min(time.Since(start), b.fl.duration) // what ended later was not counted

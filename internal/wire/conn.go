@@ -39,7 +39,9 @@ type Conn struct {
 	frameEnd time.Time
 	limited  bool
 	// interrupted: Interrupt has set a deadline, which no Read has met yet.
-	interrupted atomic.Bool
+	// interrupting is held while both are set, or one is taken back.
+	interrupting sync.Mutex
+	interrupted  atomic.Bool
 	// renewed is when the deadline was last set for a read timeout, of
 	// renewedFor.
 	renewed    time.Time
@@ -167,6 +169,8 @@ func deadline(d time.Duration) time.Time {
 // ErrInterrupted, unless a frame has arrived for it. Nothing is lost: the next
 // Read goes on. Any goroutine may call it.
 func (c *Conn) Interrupt() {
+	c.interrupting.Lock()
+	defer c.interrupting.Unlock()
 	c.interrupted.Store(true)
 	// An error means that the connection is closed, which Read reports.
 	_ = c.nc.SetReadDeadline(longAgo)
@@ -269,7 +273,7 @@ func (c *Conn) readError(err error) error {
 	switch {
 	case closed:
 		return ErrClosed
-	case errors.Is(err, os.ErrDeadlineExceeded) && c.interrupted.Swap(false):
+	case errors.Is(err, os.ErrDeadlineExceeded) && c.wasInterrupted():
 		c.limited = true // the next Read sets the deadline that it should have
 		return ErrInterrupted
 	case errors.Is(err, io.EOF) && c.w == c.r:
@@ -278,6 +282,14 @@ func (c *Conn) readError(err error) error {
 		err = io.ErrUnexpectedEOF
 	}
 	return fmt.Errorf("read a frame: %w", err)
+}
+
+// wasInterrupted reports whether Interrupt was called, once for each time. Its
+// deadline is set by then: a Read that comes later meets none that is old.
+func (c *Conn) wasInterrupted() bool {
+	c.interrupting.Lock()
+	defer c.interrupting.Unlock()
+	return c.interrupted.Swap(false)
 }
 
 // makeRoom sees to it that something can be read, for a frame of n bytes.
