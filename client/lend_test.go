@@ -239,21 +239,3 @@ func TestLossOverALentConnection(t *testing.T) {
 		t.Errorf("release: %v", err)
 	}
 }
-
-// Calls that the client answers by itself do not keep the connection from being
-// read: the session lives on.
-func TestCallsWithoutNetworkKeepNothingLent(t *testing.T) {
-	c := newCell(t)
-	s := c.dial(client.WithLending(never, 20*time.Millisecond))
-	lendTo(t, s)
-	ctx := within(t)
-	eventually(t, "the connection goes back", func() error {
-		if _, err := s.Lock(ctx, "/x", client.Stop(time.Hour)); err == nil {
-			t.Fatal("a lock whose work takes longer to stop than it can last was granted")
-		}
-		if s.Lent() {
-			return errors.New("it is still lent")
-		}
-		return nil
-	})
-}

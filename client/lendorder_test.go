@@ -148,6 +148,10 @@ func TestOldRecallsAndAnswersDoNotCount(t *testing.T) {
 	d, l := lentLink(t)
 	l.recallNow()
 	back := startLend(d, l)
+	if !lockSoon(l) {
+		t.Fatal("a lent connection is read by its goroutine")
+	}
+	l.reading.Unlock()
 	d.readFor(closing(closedChan))
 	if n := l.reads.Load(); n != 0 {
 		t.Errorf("%d reads are counted, none was made", n)
