@@ -85,6 +85,8 @@ func (c *Conn) readArrived(n int) (more bool, err error) {
 	c.w += m
 	c.full = c.w == len(c.rbuf)
 	// Less than there was room for: that was all. What comes later is told again.
+	// (Not so at a mark of urgent data, which nobody sends here: who does waits for
+	// what is behind it until he sends more.)
 	c.drained = !c.full
 	switch {
 	case err == io.EOF:

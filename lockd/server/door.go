@@ -44,13 +44,14 @@ type clientConn struct {
 	id   replica.ConnID
 	nc   net.Conn
 	wire *wire.Conn
-	// pending is what waits in the mailbox, in bytes. Only the reader adds; it
+	// pending is what waits in the mailbox, in bytes. Only who reads adds; it
 	// stops reading while there is too much.
 	pending atomic.Int64
 	limit   int64
 	room    chan struct{} // one slot: pending fell to the limit
 	gone    chan struct{} // closed when the connection is being ended from here
 	mine    chan struct{} // one slot: a reactor gives it back to the reader
+	hello   *time.Timer   // interrupts the reader when the first message is late
 	last    *lastWords    // set by a reactor that gives it back: why it is to end
 	// Of the loop.
 	ending bool // nothing more is sent
@@ -197,8 +198,9 @@ func (d *door) serve(nc net.Conn) {
 		id: replica.ConnID(d.lastID.Add(1)), nc: nc, wire: w, limit: int64(d.limits.MaxPending),
 		room: make(chan struct{}, 1), gone: make(chan struct{}), mine: make(chan struct{}, 1),
 	}
-	// An error means that the connection is gone, which the first read shows.
-	_ = nc.SetReadDeadline(time.Now().Add(d.limits.HelloTimeout))
+	// Not a deadline of the socket: those of frames take its place.
+	c.hello = time.AfterFunc(d.limits.HelloTimeout, w.Interrupt)
+	defer c.hello.Stop()
 	if !d.box.put(letter{event: replica.ConnOpened{Conn: c.id, Remote: nc.RemoteAddr().String()}, conn: c}) {
 		return
 	}
@@ -237,6 +239,9 @@ func (d *door) read(c *clientConn) *lastWords {
 			return nil
 		}
 		kind, payload, err := c.wire.Read()
+		if !first && errors.Is(err, wire.ErrInterrupted) {
+			continue // the first message came at the last moment
+		}
 		if err != nil {
 			return d.readFailed(err, first)
 		}
@@ -249,7 +254,7 @@ func (d *door) read(c *clientConn) *lastWords {
 		}
 		if first {
 			first = false
-			c.wire.SetReadTimeout(0)
+			c.hello.Stop()
 		}
 		if !d.box.put(l) {
 			return nil
@@ -342,7 +347,7 @@ func (d *door) readFailed(err error, first bool) *lastWords {
 		return &lastWords{pb.ErrorCode_FRAME_TOO_LARGE, limitFrame, err.Error()}
 	case errors.As(err, &header):
 		return &lastWords{pb.ErrorCode_BAD_MESSAGE, "", err.Error()}
-	case errors.Is(err, os.ErrDeadlineExceeded) && first:
+	case errors.Is(err, wire.ErrInterrupted):
 		return &lastWords{pb.ErrorCode_BAD_MESSAGE, limitHelloTime, fmt.Sprintf("no Hello within %v of connecting", d.limits.HelloTimeout)}
 	case errors.Is(err, os.ErrDeadlineExceeded):
 		return &lastWords{pb.ErrorCode_BAD_MESSAGE, limitFrameTime, fmt.Sprintf("a frame was not whole %v after its first byte", d.limits.FrameTimeout)}

@@ -679,3 +679,26 @@ func TestUnknownFrameIsNoHello(t *testing.T) {
 		d.closed(c.id)
 	}
 }
+
+// What comes in pieces does not put off the time for the Hello.
+func TestPiecesAreNoHello(t *testing.T) {
+	d := openDoor(t, Limits{HelloTimeout: 200 * time.Millisecond})
+	nc := d.dial()
+	if _, err := io.WriteString(nc, wire.Preface); err != nil {
+		t.Fatal(err)
+	}
+	c := d.opened()
+	frame := frameOf([]byte("x"))
+	frame[4] = 77 // of a later version
+	for _, piece := range [][]byte{frame[:3], frame[3:]} {
+		if _, err := nc.Write(piece); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(20 * time.Millisecond) // so that they come one by one, mostly; all the same if not
+	}
+	got, err := io.ReadAll(nc)
+	if err != nil || !strings.Contains(string(got), "no Hello within 200ms") {
+		t.Errorf("told %q, %v", got, err)
+	}
+	d.closed(c.id)
+}
