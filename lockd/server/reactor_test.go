@@ -683,8 +683,13 @@ func TestUnknownFrameIsNoHello(t *testing.T) {
 // What comes in pieces does not put off the time for the Hello.
 func TestPiecesAreNoHello(t *testing.T) {
 	d := openDoor(t, Limits{HelloTimeout: 200 * time.Millisecond})
-	nc := d.dial()
+	nc, theirs := net.Pipe() // a write ends when it has been read
+	t.Cleanup(func() { _ = nc.Close() })
+	d.admit(theirs)
 	if _, err := io.WriteString(nc, wire.Preface); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := io.ReadFull(nc, make([]byte, len(wire.Preface))); err != nil {
 		t.Fatal(err)
 	}
 	c := d.opened()
@@ -694,7 +699,6 @@ func TestPiecesAreNoHello(t *testing.T) {
 		if _, err := nc.Write(piece); err != nil {
 			t.Fatal(err)
 		}
-		time.Sleep(20 * time.Millisecond) // so that they come one by one, mostly; all the same if not
 	}
 	got, err := io.ReadAll(nc)
 	if err != nil || !strings.Contains(string(got), "no Hello within 200ms") {
