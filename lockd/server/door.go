@@ -243,7 +243,7 @@ func (d *door) read(c *clientConn) *lastWords {
 			continue // the first message came at the last moment
 		}
 		if err != nil {
-			return d.readFailed(err, first)
+			return d.readFailed(err)
 		}
 		l, last := d.letterOf(c, kind, payload, first)
 		if last != nil {
@@ -339,7 +339,7 @@ func urgency(m *pb.ClientMessage) wakes {
 }
 
 // readFailed says what a client is to be told when reading from it has failed.
-func (d *door) readFailed(err error, first bool) *lastWords {
+func (d *door) readFailed(err error) *lastWords {
 	var large *wire.FrameTooLargeError
 	var header *wire.HeaderError
 	switch {
