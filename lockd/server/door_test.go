@@ -224,6 +224,54 @@ func TestDoorEndsConnectionsWithoutHello(t *testing.T) {
 	d.closed(c.id)
 }
 
+// A frame of a later version is no Hello: who sends nothing else has not longer
+// than others, and a replica behind it is told that this is the wrong port.
+func TestUnknownFrameIsNoHello(t *testing.T) {
+	d := openDoor(t, Limits{HelloTimeout: 200 * time.Millisecond})
+	for _, tc := range []struct {
+		kind byte
+		text string
+	}{{77, "no Hello within 200ms"}, {wire.KindPeer, "this is the port for clients"}} {
+		w := d.shake()
+		for _, kind := range []byte{77, tc.kind} {
+			if err := w.QueueBytes(kind, []byte("x")); err != nil {
+				t.Fatal(err)
+			}
+		}
+		c := d.opened()
+		wantFatal(t, w, pb.ErrorCode_BAD_MESSAGE, tc.text)
+		_ = w.Close()
+		d.closed(c.id)
+	}
+}
+
+// What comes in pieces does not put off the time for the Hello.
+func TestPiecesAreNoHello(t *testing.T) {
+	d := openDoor(t, Limits{HelloTimeout: 200 * time.Millisecond})
+	nc, theirs := net.Pipe() // a write ends when it has been read
+	t.Cleanup(func() { _ = nc.Close() })
+	d.admit(theirs)
+	if _, err := io.WriteString(nc, wire.Preface); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := io.ReadFull(nc, make([]byte, len(wire.Preface))); err != nil {
+		t.Fatal(err)
+	}
+	c := d.opened()
+	frame := frameOf([]byte("x"))
+	frame[4] = 77 // of a later version
+	for _, piece := range [][]byte{frame[:3], frame[3:]} {
+		if _, err := nc.Write(piece); err != nil {
+			t.Fatal(err)
+		}
+	}
+	got, err := io.ReadAll(nc)
+	if err != nil || !strings.Contains(string(got), "no Hello within 200ms") {
+		t.Errorf("told %q, %v", got, err)
+	}
+	d.closed(c.id)
+}
+
 func TestDoorRefusesTooManyConnections(t *testing.T) {
 	d := openDoor(t, Limits{MaxConnections: 1})
 	first := d.shake()
