@@ -10,8 +10,8 @@ import (
 	"github.com/seed70370324/lockd/internal/wire"
 )
 
-// A program that makes one call after the other, each of which takes less than a
-// millisecond, pays dearly for a goroutine that reads for it: each answer wakes
+// A program that makes one call after the other, each of which takes less than
+// quickTime, pays dearly for a goroutine that reads for it: each answer wakes
 // the caller, and Go's scheduler wakes another thread to look for more work, which
 // there is not. To such a caller the link's goroutine lends the connection: the
 // caller reads its answer itself. The goroutine takes it back as soon as anything
