@@ -42,7 +42,7 @@ func askStatus(ctx context.Context, address string) (*pb.StatusResult, error) {
 	}
 	for _, msg := range []*pb.ClientMessage{
 		{Body: &pb.ClientMessage_Hello{Hello: &pb.Hello{
-			VersionMin: 1, VersionMax: 1, MaxFrame: linkMaxFrame, Client: "lockd-go/" + version.Version}}},
+			VersionMin: 2, VersionMax: 2, MaxFrame: linkMaxFrame, Client: "lockd-go/" + version.Version}}},
 		{Body: &pb.ClientMessage_Read{Read: &pb.Read{
 			Id: 1, Level: pb.ReadLevel_STALE, Op: &pb.Read_Status{Status: &pb.ReadStatus{}}}}},
 	} {

@@ -40,7 +40,7 @@ func servesAsMaster(ctx context.Context, address string) bool {
 	if w.Handshake(ctx) != nil {
 		return false
 	}
-	hello := &pb.Hello{VersionMin: 1, VersionMax: 1, Client: "lockd local " + version.Version}
+	hello := &pb.Hello{VersionMin: 2, VersionMax: 2, Client: "lockd local " + version.Version}
 	if w.Queue(wire.KindClient, &pb.ClientMessage{Body: &pb.ClientMessage_Hello{Hello: hello}}) != nil {
 		return false
 	}

@@ -45,9 +45,13 @@ const (
 // Value is what is chosen in a slot. It is never changed once made.
 type Value struct {
 	Kind     ValueKind
-	Commands [][]byte       // Batch: encoded commands, opaque here
-	Leader   Ballot         // Lead: ballot of the leader that proposed it first
-	Config   *Configuration // Config
+	Commands [][]byte // Batch: encoded commands, opaque here
+	Leader   Ballot   // Lead: ballot of the leader that proposed it first
+	// Lead, opaque to paxos: the lowest wall clock of the majority that promised,
+	// in seconds since 1970 (0: unknown), and the leader's cell time in nanoseconds.
+	WallSeconds int64
+	CellTime    int64
+	Config      *Configuration // Config
 }
 
 // Configuration is the set of members that rules the slots behind the one it
@@ -129,8 +133,13 @@ const (
 type Event interface{ event() }
 
 type (
-	// Tick tells the time; give it at least every 20 ms.
-	Tick struct{}
+	// Tick tells the time; give it at least every 20 ms. WallSeconds (since 1970,
+	// 0: unknown) and CellTime (nanoseconds) are labels for promises and Lead
+	// entries; no decision depends on them.
+	Tick struct {
+		WallSeconds int64
+		CellTime    int64
+	}
 	// Receive delivers a message. From is the authenticated sender.
 	Receive struct{ Message Message }
 	// Persisted says that everything up to and including the Effects with this

@@ -164,8 +164,11 @@ type StorageAPI interface {
 type Event interface{ nodeEvent() }
 
 type (
-	// Tick tells the time.
-	Tick struct{}
+	// Tick tells the time, with the labels of paxos.Tick.
+	Tick struct {
+		WallSeconds int64
+		CellTime    int64
+	}
 	// PeerConnected says that the connection to a peer is up, and who it says
 	// it is.
 	PeerConnected struct{ Hello *pb.PeerHello }

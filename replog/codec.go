@@ -113,6 +113,7 @@ func EncodeEntries(entries []paxos.Entry) []*pb.Entry {
 		case paxos.Lead:
 			r.leader.Round, r.leader.Replica = e.Value.Leader.Round, uint64(e.Value.Leader.Replica)
 			r.value.Leader = &r.leader
+			r.value.WallSeconds, r.value.CellTime = e.Value.WallSeconds, e.Value.CellTime
 		case paxos.Config:
 			r.value.Config = EncodeConfiguration(e.Value.Config)
 		}
@@ -160,7 +161,7 @@ func decodeValue(v *pb.Value) (paxos.Value, error) {
 		if v.Leader == nil {
 			return paxos.Value{}, fmt.Errorf("a lead value without its ballot")
 		}
-		return paxos.Value{Kind: paxos.Lead, Leader: DecodeBallot(v.Leader)}, nil
+		return paxos.Value{Kind: paxos.Lead, Leader: DecodeBallot(v.Leader), WallSeconds: v.WallSeconds, CellTime: v.CellTime}, nil
 	case pb.ValueKind_CONFIG:
 		c, err := DecodeConfiguration(v.Config)
 		if err != nil {

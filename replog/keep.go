@@ -12,7 +12,7 @@ import (
 
 const (
 	// snapshotFormat is the version of SnapshotMeta.
-	snapshotFormat = 1
+	snapshotFormat = 2
 	// saveAgain is how long after a snapshot that failed the next is tried.
 	saveAgain = 10 * time.Second
 	// transferIdle ends a transfer to a peer that asks for nothing more.

@@ -266,7 +266,7 @@ func (n *Node) Step(now time.Duration, ev Event) {
 	n.now = max(n.now, now)
 	switch ev := ev.(type) {
 	case Tick:
-		n.tick()
+		n.tick(ev)
 	case PeerConnected:
 		n.peerConnected(ev.Hello)
 	case PeerDisconnected:
@@ -305,11 +305,11 @@ func (n *Node) Step(now time.Duration, ev Event) {
 	}
 }
 
-func (n *Node) tick() {
+func (n *Node) tick(t Tick) {
 	n.foundingTick()
 	n.fetchTick()
 	if n.ticks() {
-		n.px.Step(n.now, paxos.Tick{})
+		n.px.Step(n.now, paxos.Tick(t))
 	}
 }
 

@@ -104,7 +104,7 @@ type API interface {
 	// The result is kept for repeats: it must not be changed.
 	Apply(command []byte) (*pb.Result, []Change)
 	// ApplyLead is applied for a leader's first entry; it returns the new epoch.
-	ApplyLead() (epoch uint64, changes []Change)
+	ApplyLead(wallSeconds, cellTime int64) (epoch uint64, changes []Change)
 	// ApplyFound is applied for the founding entry (slot 1).
 	ApplyFound(cell string, cellIdentity, revisionFloor uint64)
 

@@ -599,8 +599,8 @@ func TestStoreBehavesLikeItsModel(t *testing.T) {
 		for range 10 + g.roll() {
 			switch k := g.roll(); {
 			case k < 3:
-				s.ApplyLead()
-				replica.ApplyLead()
+				s.ApplyLead(0, 0)
+				replica.ApplyLead(0, 0)
 				m.epoch++
 			case k < 8:
 				s = reread(t, s)

@@ -20,7 +20,7 @@ import (
 // can be worked out from it (indexes, counts, timers) is not in it.
 
 // SnapshotFormat is the format that WriteSnapshot writes.
-const SnapshotFormat = 1
+const SnapshotFormat = 2
 
 // recordMax bounds a record: that of a lock with WaitersMax waiters or of a
 // session with EventsMax events stays well below it. The results that a session

@@ -118,7 +118,9 @@ func (s *Store) Clone() *Store {
 
 // ApplyLead is applied for a leader's first entry; it returns the new epoch.
 // Epochs only grow: what time causes is void under any but the present one.
-func (s *Store) ApplyLead() (uint64, []Change) {
+// wallSeconds is the lowest wall clock of the majority that promised, in seconds
+// since 1970 (0: unknown); cellTime is the leader's.
+func (s *Store) ApplyLead(wallSeconds, cellTime int64) (uint64, []Change) {
 	s.begin()
 	s.epoch++
 	s.changes = append(s.changes, Change{Kind: ChangeEpoch, Revision: s.revision})

@@ -120,7 +120,7 @@ func (m *Machine) connected() {
 	}
 	m.enterPhase(linkGreeting)
 	m.send(&pb.ClientMessage{Body: &pb.ClientMessage_Hello{Hello: &pb.Hello{
-		VersionMin: 1, VersionMax: 1, Cell: m.o.Cell, MaxFrame: maxFrame, Client: m.o.Program}}})
+		VersionMin: 2, VersionMax: 2, Cell: m.o.Cell, MaxFrame: maxFrame, Client: m.o.Program}}})
 }
 
 // maxFrame is the largest frame this client takes.

@@ -92,7 +92,7 @@ const (
 	leaseBytes       = 24       // of a session in the answer to a KeepAlive, at most
 	defaultFrame     = 4 << 20  // a client's limit when it names none
 	frameReserve     = 1 << 10  // kept free in a paged answer
-	protocolVersion  = 1
+	protocolVersion  = 2
 	defaultLease     = 12 * time.Second
 	retryOverloaded  = 200 // milliseconds
 	retryNoMaster    = 200

@@ -256,7 +256,7 @@ func (r *testReplica) connect() *testClient {
 // dial opens a connection and says hello.
 func (r *testReplica) dial() *testClient {
 	cl := r.connect()
-	cl.send(hello(&wirepb.Hello{VersionMin: 1, VersionMax: 1, Cell: "test"}))
+	cl.send(hello(&wirepb.Hello{VersionMin: 2, VersionMax: 2, Cell: "test"}))
 	if h := cl.next().GetHello(); h == nil {
 		r.c.t.Fatal("no HelloReply")
 	}

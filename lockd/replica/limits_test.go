@@ -99,7 +99,7 @@ func TestKeepAliveOfAllSessionsFitsTheFrame(t *testing.T) {
 	const frame = 64 << 10
 	c := newCell(t, 1)
 	cl := c.reps[0].connect()
-	cl.send(hello(&wirepb.Hello{VersionMin: 1, VersionMax: 1, Cell: "test", MaxFrame: frame}))
+	cl.send(hello(&wirepb.Hello{VersionMin: 2, VersionMax: 2, Cell: "test", MaxFrame: frame}))
 	cl.next()
 	var all []uint64
 	for n := uint64(1); ; n++ {

@@ -251,7 +251,7 @@ func (l *live) dial() *liveClient {
 	l.last++
 	l.in = append(l.in, ConnOpened{Conn: l.last, Remote: "client"})
 	cl := &liveClient{l, l.last}
-	cl.ask(hello(&wirepb.Hello{VersionMin: 1, VersionMax: 1}))
+	cl.ask(hello(&wirepb.Hello{VersionMin: 2, VersionMax: 2}))
 	return cl
 }
 

@@ -91,7 +91,7 @@ func TestListsComeInPages(t *testing.T) {
 	}
 	writer.all()
 	cl := r.connect()
-	cl.send(hello(&wirepb.Hello{VersionMin: 1, VersionMax: 1, MaxFrame: frame}))
+	cl.send(hello(&wirepb.Hello{VersionMin: 2, VersionMax: 2, MaxFrame: frame}))
 	cl.next()
 	for _, tc := range []struct {
 		limit uint32
@@ -189,7 +189,7 @@ func TestLockWithALongQueue(t *testing.T) {
 		writer.all()
 	}
 	cl := r.connect()
-	cl.send(hello(&wirepb.Hello{VersionMin: 1, VersionMax: 1, MaxFrame: frame}))
+	cl.send(hello(&wirepb.Hello{VersionMin: 2, VersionMax: 2, MaxFrame: frame}))
 	cl.next()
 	cl.send(read(&wirepb.Read{Op: &wirepb.Read_Locks{Locks: &wirepb.ReadLocks{Path: "/", Subtree: true}}}))
 	m := cl.next()

@@ -122,7 +122,7 @@ func (r *Replica) apply(e paxos.Entry) {
 			r.master.Command(r.now, c, result, changes)
 		}
 	case paxos.Lead:
-		epoch, changes := r.store.ApplyLead()
+		epoch, changes := r.store.ApplyLead(e.Value.WallSeconds, e.Value.CellTime)
 		r.master.Lead(r.now, e.Value.Leader, epoch, changes)
 	case paxos.Config:
 		if c := e.Value.Config; e.Slot == 1 && c != nil {

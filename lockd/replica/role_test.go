@@ -20,7 +20,7 @@ func TestHello(t *testing.T) {
 		t.Errorf("hello %v", h)
 	}
 	cl = c.reps[0].connect()
-	cl.send(hello(&wirepb.Hello{VersionMin: 1, VersionMax: 1}))
+	cl.send(hello(&wirepb.Hello{VersionMin: 2, VersionMax: 2}))
 	if h := cl.next().GetHello(); !h.GetMaster() || h.GetEpoch() != 1 {
 		t.Errorf("hello %v", h)
 	}
@@ -31,10 +31,10 @@ func TestHello(t *testing.T) {
 	}{
 		{read(nodeRead("/")), wirepb.ErrorCode_BAD_MESSAGE, "Hello"},
 		{&wirepb.ClientMessage{}, wirepb.ErrorCode_BAD_MESSAGE, "Hello"},
-		{hello(&wirepb.Hello{VersionMin: 1, VersionMax: 1, Cell: "other"}), wirepb.ErrorCode_WRONG_CELL, `"other"`},
+		{hello(&wirepb.Hello{VersionMin: 2, VersionMax: 2, Cell: "other"}), wirepb.ErrorCode_WRONG_CELL, `"other"`},
 		{hello(&wirepb.Hello{VersionMin: 2, VersionMax: 3}), wirepb.ErrorCode_BAD_VERSION, "version 1"},
 		{hello(nil), wirepb.ErrorCode_BAD_VERSION, "version 1"},
-		{hello(&wirepb.Hello{VersionMin: 1, VersionMax: 1, MaxFrame: 100}), wirepb.ErrorCode_INVALID_ARGUMENT, "65536"},
+		{hello(&wirepb.Hello{VersionMin: 2, VersionMax: 2, MaxFrame: 100}), wirepb.ErrorCode_INVALID_ARGUMENT, "65536"},
 	} {
 		cl := c.reps[0].connect()
 		cl.send(tc.first)
@@ -48,7 +48,7 @@ func TestHello(t *testing.T) {
 		cl.none()
 		cl.hangup()
 	}
-	cl.send(hello(&wirepb.Hello{VersionMin: 1, VersionMax: 1}))
+	cl.send(hello(&wirepb.Hello{VersionMin: 2, VersionMax: 2}))
 	cl.err(wirepb.ErrorCode_BAD_MESSAGE)
 }
 
@@ -200,7 +200,7 @@ func TestServesOnlyInItsOwnEpoch(t *testing.T) {
 	r.log.lag = true
 	c.elect(2)
 	cl := r.connect()
-	cl.send(hello(&wirepb.Hello{VersionMin: 1, VersionMax: 1}))
+	cl.send(hello(&wirepb.Hello{VersionMin: 2, VersionMax: 2}))
 	if h := cl.next().GetHello(); h.GetMaster() || h.GetMasterAddress() != "" {
 		t.Errorf("hello %v", h)
 	}

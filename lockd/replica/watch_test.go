@@ -189,7 +189,7 @@ func TestWatchPages(t *testing.T) {
 	r := c.reps[0]
 	writer := r.dial()
 	cl := r.connect()
-	cl.send(hello(&wirepb.Hello{VersionMin: 1, VersionMax: 1, MaxFrame: frame}))
+	cl.send(hello(&wirepb.Hello{VersionMin: 2, VersionMax: 2, MaxFrame: frame}))
 	cl.next()
 	s := writer.open(1, long)
 	for i := range 12 {

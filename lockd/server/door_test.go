@@ -125,7 +125,7 @@ func wantFatal(t *testing.T, w *wire.Conn, code pb.ErrorCode, text string) {
 }
 
 func hello(client string) *pb.ClientMessage {
-	return &pb.ClientMessage{Body: &pb.ClientMessage_Hello{Hello: &pb.Hello{VersionMin: 1, VersionMax: 1, Client: client}}}
+	return &pb.ClientMessage{Body: &pb.ClientMessage_Hello{Hello: &pb.Hello{VersionMin: 2, VersionMax: 2, Client: client}}}
 }
 
 func queue(t *testing.T, w *wire.Conn, m proto.Message) {

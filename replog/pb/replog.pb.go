@@ -238,7 +238,11 @@ type PeerHello struct {
 	To            string                 `protobuf:"bytes,11,opt,name=to,proto3" json:"to,omitempty"`     // name of the replica that the dialer means
 	// Random number of the process, 0 from older releases: tells two processes
 	// that run with the same data apart.
-	Process       uint64 `protobuf:"varint,12,opt,name=process,proto3" json:"process,omitempty"`
+	Process uint64 `protobuf:"varint,12,opt,name=process,proto3" json:"process,omitempty"`
+	// Most nodes and bytes of state that the process can hold (0: no limit). A
+	// master refuses what grows the state beyond the smallest that members tell.
+	StateNodes    uint64 `protobuf:"varint,13,opt,name=state_nodes,json=stateNodes,proto3" json:"state_nodes,omitempty"`
+	StateBytes    uint64 `protobuf:"varint,14,opt,name=state_bytes,json=stateBytes,proto3" json:"state_bytes,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -353,6 +357,20 @@ func (x *PeerHello) GetTo() string {
 func (x *PeerHello) GetProcess() uint64 {
 	if x != nil {
 		return x.Process
+	}
+	return 0
+}
+
+func (x *PeerHello) GetStateNodes() uint64 {
+	if x != nil {
+		return x.StateNodes
+	}
+	return 0
+}
+
+func (x *PeerHello) GetStateBytes() uint64 {
+	if x != nil {
+		return x.StateBytes
 	}
 	return 0
 }
@@ -543,11 +561,15 @@ func (x *Ballot) GetReplica() uint64 {
 }
 
 type Value struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Kind          ValueKind              `protobuf:"varint,1,opt,name=kind,proto3,enum=lockd.replog.ValueKind" json:"kind,omitempty"`
-	Commands      [][]byte               `protobuf:"bytes,2,rep,name=commands,proto3" json:"commands,omitempty"`
-	Leader        *Ballot                `protobuf:"bytes,3,opt,name=leader,proto3" json:"leader,omitempty"` // LEAD
-	Config        *Config                `protobuf:"bytes,4,opt,name=config,proto3" json:"config,omitempty"` // CONFIG
+	state    protoimpl.MessageState `protogen:"open.v1"`
+	Kind     ValueKind              `protobuf:"varint,1,opt,name=kind,proto3,enum=lockd.replog.ValueKind" json:"kind,omitempty"`
+	Commands [][]byte               `protobuf:"bytes,2,rep,name=commands,proto3" json:"commands,omitempty"`
+	Leader   *Ballot                `protobuf:"bytes,3,opt,name=leader,proto3" json:"leader,omitempty"` // LEAD
+	Config   *Config                `protobuf:"bytes,4,opt,name=config,proto3" json:"config,omitempty"` // CONFIG
+	// LEAD: the lowest wall clock of the majority that promised, in seconds since
+	// 1970 (0: unknown), and the leader's cell time in nanoseconds.
+	WallSeconds   int64 `protobuf:"varint,5,opt,name=wall_seconds,json=wallSeconds,proto3" json:"wall_seconds,omitempty"`
+	CellTime      int64 `protobuf:"varint,6,opt,name=cell_time,json=cellTime,proto3" json:"cell_time,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -608,6 +630,20 @@ func (x *Value) GetConfig() *Config {
 		return x.Config
 	}
 	return nil
+}
+
+func (x *Value) GetWallSeconds() int64 {
+	if x != nil {
+		return x.WallSeconds
+	}
+	return 0
+}
+
+func (x *Value) GetCellTime() int64 {
+	if x != nil {
+		return x.CellTime
+	}
+	return 0
 }
 
 type Config struct {
@@ -833,17 +869,19 @@ func (x *Entry) GetChosen() bool {
 // PaxosMessage carries every message of the protocol; kind says which fields
 // count (see the package comment of paxos).
 type PaxosMessage struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Kind          uint32                 `protobuf:"varint,1,opt,name=kind,proto3" json:"kind,omitempty"`
-	Ballot        *Ballot                `protobuf:"bytes,2,opt,name=ballot,proto3" json:"ballot,omitempty"`
-	Slot          uint64                 `protobuf:"varint,3,opt,name=slot,proto3" json:"slot,omitempty"`
-	Chosen        uint64                 `protobuf:"varint,4,opt,name=chosen,proto3" json:"chosen,omitempty"`
-	Entries       []*Entry               `protobuf:"bytes,5,rep,name=entries,proto3" json:"entries,omitempty"`
-	Promised      *Ballot                `protobuf:"bytes,6,opt,name=promised,proto3" json:"promised,omitempty"`
-	Sequence      uint64                 `protobuf:"varint,7,opt,name=sequence,proto3" json:"sequence,omitempty"`
-	First         uint64                 `protobuf:"varint,8,opt,name=first,proto3" json:"first,omitempty"`
-	Ok            bool                   `protobuf:"varint,9,opt,name=ok,proto3" json:"ok,omitempty"`
-	Limit         uint64                 `protobuf:"varint,10,opt,name=limit,proto3" json:"limit,omitempty"`
+	state    protoimpl.MessageState `protogen:"open.v1"`
+	Kind     uint32                 `protobuf:"varint,1,opt,name=kind,proto3" json:"kind,omitempty"`
+	Ballot   *Ballot                `protobuf:"bytes,2,opt,name=ballot,proto3" json:"ballot,omitempty"`
+	Slot     uint64                 `protobuf:"varint,3,opt,name=slot,proto3" json:"slot,omitempty"`
+	Chosen   uint64                 `protobuf:"varint,4,opt,name=chosen,proto3" json:"chosen,omitempty"`
+	Entries  []*Entry               `protobuf:"bytes,5,rep,name=entries,proto3" json:"entries,omitempty"`
+	Promised *Ballot                `protobuf:"bytes,6,opt,name=promised,proto3" json:"promised,omitempty"`
+	Sequence uint64                 `protobuf:"varint,7,opt,name=sequence,proto3" json:"sequence,omitempty"`
+	First    uint64                 `protobuf:"varint,8,opt,name=first,proto3" json:"first,omitempty"`
+	Ok       bool                   `protobuf:"varint,9,opt,name=ok,proto3" json:"ok,omitempty"`
+	Limit    uint64                 `protobuf:"varint,10,opt,name=limit,proto3" json:"limit,omitempty"`
+	// Promise: the sender's wall clock, in seconds since 1970 (0: unknown).
+	WallSeconds   int64 `protobuf:"varint,11,opt,name=wall_seconds,json=wallSeconds,proto3" json:"wall_seconds,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -944,6 +982,13 @@ func (x *PaxosMessage) GetOk() bool {
 func (x *PaxosMessage) GetLimit() uint64 {
 	if x != nil {
 		return x.Limit
+	}
+	return 0
+}
+
+func (x *PaxosMessage) GetWallSeconds() int64 {
+	if x != nil {
+		return x.WallSeconds
 	}
 	return 0
 }
@@ -1521,7 +1566,7 @@ const file_replog_pb_replog_proto_rawDesc = "" +
 	"\x0esnapshot_chunk\x18\x04 \x01(\v2\x1b.lockd.replog.SnapshotChunkH\x00R\rsnapshotChunk\x124\n" +
 	"\bfounding\x18\x05 \x01(\v2\x16.lockd.replog.FoundingH\x00R\bfounding\x125\n" +
 	"\arefusal\x18\x06 \x01(\v2\x19.lockd.replog.PeerRefusalH\x00R\arefusalB\x06\n" +
-	"\x04body\"\xd0\x02\n" +
+	"\x04body\"\x92\x03\n" +
 	"\tPeerHello\x12\x12\n" +
 	"\x04cell\x18\x01 \x01(\tR\x04cell\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12\x18\n" +
@@ -1535,7 +1580,11 @@ const file_replog_pb_replog_proto_rawDesc = "" +
 	"\x04lane\x18\n" +
 	" \x01(\tR\x04lane\x12\x0e\n" +
 	"\x02to\x18\v \x01(\tR\x02to\x12\x18\n" +
-	"\aprocess\x18\f \x01(\x04R\aprocess\"7\n" +
+	"\aprocess\x18\f \x01(\x04R\aprocess\x12\x1f\n" +
+	"\vstate_nodes\x18\r \x01(\x04R\n" +
+	"stateNodes\x12\x1f\n" +
+	"\vstate_bytes\x18\x0e \x01(\x04R\n" +
+	"stateBytes\"7\n" +
 	"\vPeerRefusal\x12\x12\n" +
 	"\x04text\x18\x01 \x01(\tR\x04text\x12\x14\n" +
 	"\x05fatal\x18\x02 \x01(\bR\x05fatal\"\xa0\x01\n" +
@@ -1547,12 +1596,14 @@ const file_replog_pb_replog_proto_rawDesc = "" +
 	"\amembers\x18\x05 \x03(\tR\amembers\"8\n" +
 	"\x06Ballot\x12\x14\n" +
 	"\x05round\x18\x01 \x01(\x04R\x05round\x12\x18\n" +
-	"\areplica\x18\x02 \x01(\x04R\areplica\"\xac\x01\n" +
+	"\areplica\x18\x02 \x01(\x04R\areplica\"\xec\x01\n" +
 	"\x05Value\x12+\n" +
 	"\x04kind\x18\x01 \x01(\x0e2\x17.lockd.replog.ValueKindR\x04kind\x12\x1a\n" +
 	"\bcommands\x18\x02 \x03(\fR\bcommands\x12,\n" +
 	"\x06leader\x18\x03 \x01(\v2\x14.lockd.replog.BallotR\x06leader\x12,\n" +
-	"\x06config\x18\x04 \x01(\v2\x14.lockd.replog.ConfigR\x06config\"\x98\x01\n" +
+	"\x06config\x18\x04 \x01(\v2\x14.lockd.replog.ConfigR\x06config\x12!\n" +
+	"\fwall_seconds\x18\x05 \x01(\x03R\vwallSeconds\x12\x1b\n" +
+	"\tcell_time\x18\x06 \x01(\x03R\bcellTime\"\x98\x01\n" +
 	"\x06Config\x12.\n" +
 	"\amembers\x18\x01 \x03(\v2\x14.lockd.replog.MemberR\amembers\x12\x12\n" +
 	"\x04cell\x18\x02 \x01(\tR\x04cell\x12#\n" +
@@ -1569,7 +1620,7 @@ const file_replog_pb_replog_proto_rawDesc = "" +
 	"\x04slot\x18\x01 \x01(\x04R\x04slot\x12,\n" +
 	"\x06ballot\x18\x02 \x01(\v2\x14.lockd.replog.BallotR\x06ballot\x12)\n" +
 	"\x05value\x18\x03 \x01(\v2\x13.lockd.replog.ValueR\x05value\x12\x16\n" +
-	"\x06chosen\x18\x04 \x01(\bR\x06chosen\"\xb5\x02\n" +
+	"\x06chosen\x18\x04 \x01(\bR\x06chosen\"\xd8\x02\n" +
 	"\fPaxosMessage\x12\x12\n" +
 	"\x04kind\x18\x01 \x01(\rR\x04kind\x12,\n" +
 	"\x06ballot\x18\x02 \x01(\v2\x14.lockd.replog.BallotR\x06ballot\x12\x12\n" +
@@ -1581,7 +1632,8 @@ const file_replog_pb_replog_proto_rawDesc = "" +
 	"\x05first\x18\b \x01(\x04R\x05first\x12\x0e\n" +
 	"\x02ok\x18\t \x01(\bR\x02ok\x12\x14\n" +
 	"\x05limit\x18\n" +
-	" \x01(\x04R\x05limit\"\x84\x01\n" +
+	" \x01(\x04R\x05limit\x12!\n" +
+	"\fwall_seconds\x18\v \x01(\x03R\vwallSeconds\"\x84\x01\n" +
 	"\tLogRecord\x120\n" +
 	"\bpromised\x18\x01 \x01(\v2\x14.lockd.replog.BallotR\bpromised\x12\x16\n" +
 	"\x06chosen\x18\x02 \x01(\x04R\x06chosen\x12-\n" +

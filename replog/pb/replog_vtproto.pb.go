@@ -204,6 +204,16 @@ func (m *PeerHello) MarshalToSizedBufferVT(dAtA []byte) (int, error) {
 		i -= len(m.unknownFields)
 		copy(dAtA[i:], m.unknownFields)
 	}
+	if m.StateBytes != 0 {
+		i = protohelpers.EncodeVarint(dAtA, i, uint64(m.StateBytes))
+		i--
+		dAtA[i] = 0x70
+	}
+	if m.StateNodes != 0 {
+		i = protohelpers.EncodeVarint(dAtA, i, uint64(m.StateNodes))
+		i--
+		dAtA[i] = 0x68
+	}
 	if m.Process != 0 {
 		i = protohelpers.EncodeVarint(dAtA, i, uint64(m.Process))
 		i--
@@ -481,6 +491,16 @@ func (m *Value) MarshalToSizedBufferVT(dAtA []byte) (int, error) {
 		i -= len(m.unknownFields)
 		copy(dAtA[i:], m.unknownFields)
 	}
+	if m.CellTime != 0 {
+		i = protohelpers.EncodeVarint(dAtA, i, uint64(m.CellTime))
+		i--
+		dAtA[i] = 0x30
+	}
+	if m.WallSeconds != 0 {
+		i = protohelpers.EncodeVarint(dAtA, i, uint64(m.WallSeconds))
+		i--
+		dAtA[i] = 0x28
+	}
 	if m.Config != nil {
 		size, err := m.Config.MarshalToSizedBufferVT(dAtA[:i])
 		if err != nil {
@@ -751,6 +771,11 @@ func (m *PaxosMessage) MarshalToSizedBufferVT(dAtA []byte) (int, error) {
 	if m.unknownFields != nil {
 		i -= len(m.unknownFields)
 		copy(dAtA[i:], m.unknownFields)
+	}
+	if m.WallSeconds != 0 {
+		i = protohelpers.EncodeVarint(dAtA, i, uint64(m.WallSeconds))
+		i--
+		dAtA[i] = 0x58
 	}
 	if m.Limit != 0 {
 		i = protohelpers.EncodeVarint(dAtA, i, uint64(m.Limit))
@@ -1435,6 +1460,12 @@ func (m *PeerHello) SizeVT() (n int) {
 	if m.Process != 0 {
 		n += 1 + protohelpers.SizeOfVarint(uint64(m.Process))
 	}
+	if m.StateNodes != 0 {
+		n += 1 + protohelpers.SizeOfVarint(uint64(m.StateNodes))
+	}
+	if m.StateBytes != 0 {
+		n += 1 + protohelpers.SizeOfVarint(uint64(m.StateBytes))
+	}
 	n += len(m.unknownFields)
 	return n
 }
@@ -1524,6 +1555,12 @@ func (m *Value) SizeVT() (n int) {
 	if m.Config != nil {
 		l = m.Config.SizeVT()
 		n += 1 + l + protohelpers.SizeOfVarint(uint64(l))
+	}
+	if m.WallSeconds != 0 {
+		n += 1 + protohelpers.SizeOfVarint(uint64(m.WallSeconds))
+	}
+	if m.CellTime != 0 {
+		n += 1 + protohelpers.SizeOfVarint(uint64(m.CellTime))
 	}
 	n += len(m.unknownFields)
 	return n
@@ -1650,6 +1687,9 @@ func (m *PaxosMessage) SizeVT() (n int) {
 	}
 	if m.Limit != 0 {
 		n += 1 + protohelpers.SizeOfVarint(uint64(m.Limit))
+	}
+	if m.WallSeconds != 0 {
+		n += 1 + protohelpers.SizeOfVarint(uint64(m.WallSeconds))
 	}
 	n += len(m.unknownFields)
 	return n
@@ -2486,6 +2526,44 @@ func (m *PeerHello) UnmarshalVT(dAtA []byte) error {
 					break
 				}
 			}
+		case 13:
+			if wireType != 0 {
+				return fmt.Errorf("proto: wrong wireType = %d for field StateNodes", wireType)
+			}
+			m.StateNodes = 0
+			for shift := uint(0); ; shift += 7 {
+				if shift >= 64 {
+					return protohelpers.ErrIntOverflow
+				}
+				if iNdEx >= l {
+					return io.ErrUnexpectedEOF
+				}
+				b := dAtA[iNdEx]
+				iNdEx++
+				m.StateNodes |= uint64(b&0x7F) << shift
+				if b < 0x80 {
+					break
+				}
+			}
+		case 14:
+			if wireType != 0 {
+				return fmt.Errorf("proto: wrong wireType = %d for field StateBytes", wireType)
+			}
+			m.StateBytes = 0
+			for shift := uint(0); ; shift += 7 {
+				if shift >= 64 {
+					return protohelpers.ErrIntOverflow
+				}
+				if iNdEx >= l {
+					return io.ErrUnexpectedEOF
+				}
+				b := dAtA[iNdEx]
+				iNdEx++
+				m.StateBytes |= uint64(b&0x7F) << shift
+				if b < 0x80 {
+					break
+				}
+			}
 		default:
 			iNdEx = preIndex
 			skippy, err := protohelpers.Skip(dAtA[iNdEx:])
@@ -3042,6 +3120,44 @@ func (m *Value) UnmarshalVT(dAtA []byte) error {
 				return err
 			}
 			iNdEx = postIndex
+		case 5:
+			if wireType != 0 {
+				return fmt.Errorf("proto: wrong wireType = %d for field WallSeconds", wireType)
+			}
+			m.WallSeconds = 0
+			for shift := uint(0); ; shift += 7 {
+				if shift >= 64 {
+					return protohelpers.ErrIntOverflow
+				}
+				if iNdEx >= l {
+					return io.ErrUnexpectedEOF
+				}
+				b := dAtA[iNdEx]
+				iNdEx++
+				m.WallSeconds |= int64(b&0x7F) << shift
+				if b < 0x80 {
+					break
+				}
+			}
+		case 6:
+			if wireType != 0 {
+				return fmt.Errorf("proto: wrong wireType = %d for field CellTime", wireType)
+			}
+			m.CellTime = 0
+			for shift := uint(0); ; shift += 7 {
+				if shift >= 64 {
+					return protohelpers.ErrIntOverflow
+				}
+				if iNdEx >= l {
+					return io.ErrUnexpectedEOF
+				}
+				b := dAtA[iNdEx]
+				iNdEx++
+				m.CellTime |= int64(b&0x7F) << shift
+				if b < 0x80 {
+					break
+				}
+			}
 		default:
 			iNdEx = preIndex
 			skippy, err := protohelpers.Skip(dAtA[iNdEx:])
@@ -3851,6 +3967,25 @@ func (m *PaxosMessage) UnmarshalVT(dAtA []byte) error {
 				b := dAtA[iNdEx]
 				iNdEx++
 				m.Limit |= uint64(b&0x7F) << shift
+				if b < 0x80 {
+					break
+				}
+			}
+		case 11:
+			if wireType != 0 {
+				return fmt.Errorf("proto: wrong wireType = %d for field WallSeconds", wireType)
+			}
+			m.WallSeconds = 0
+			for shift := uint(0); ; shift += 7 {
+				if shift >= 64 {
+					return protohelpers.ErrIntOverflow
+				}
+				if iNdEx >= l {
+					return io.ErrUnexpectedEOF
+				}
+				b := dAtA[iNdEx]
+				iNdEx++
+				m.WallSeconds |= int64(b&0x7F) << shift
 				if b < 0x80 {
 					break
 				}

@@ -249,6 +249,9 @@ const (
 	TimerKind_TIMER_KIND_UNSPECIFIED TimerKind = 0
 	TimerKind_WAITER_DEADLINE        TimerKind = 1
 	TimerKind_GHOST_END              TimerKind = 2
+	// Due at 0, that is at once: an unstarted ghost's time begins to run. The
+	// first that is applied counts.
+	TimerKind_GHOST_START TimerKind = 3
 )
 
 // Enum value maps for TimerKind.
@@ -257,11 +260,13 @@ var (
 		0: "TIMER_KIND_UNSPECIFIED",
 		1: "WAITER_DEADLINE",
 		2: "GHOST_END",
+		3: "GHOST_START",
 	}
 	TimerKind_value = map[string]int32{
 		"TIMER_KIND_UNSPECIFIED": 0,
 		"WAITER_DEADLINE":        1,
 		"GHOST_END":              2,
+		"GHOST_START":            3,
 	}
 )
 
@@ -290,6 +295,124 @@ func (x TimerKind) Number() protoreflect.EnumNumber {
 // Deprecated: Use TimerKind.Descriptor instead.
 func (TimerKind) EnumDescriptor() ([]byte, []int) {
 	return file_store_pb_store_proto_rawDescGZIP(), []int{3}
+}
+
+// DeleteReason is why a node went.
+type DeleteReason int32
+
+const (
+	DeleteReason_DELETE_REASON_UNSPECIFIED DeleteReason = 0 // it was not deleted
+	DeleteReason_DELETED                   DeleteReason = 1 // by a Delete
+	DeleteReason_SESSION_EXPIRED           DeleteReason = 2 // ephemeral; its session expired
+	DeleteReason_SESSION_CLOSED            DeleteReason = 3 // ephemeral; its session was closed
+	DeleteReason_FORCED                    DeleteReason = 4 // by a Delete with force
+	DeleteReason_CONTAINER_IDLE            DeleteReason = 5 // container; nothing is left on it
+)
+
+// Enum value maps for DeleteReason.
+var (
+	DeleteReason_name = map[int32]string{
+		0: "DELETE_REASON_UNSPECIFIED",
+		1: "DELETED",
+		2: "SESSION_EXPIRED",
+		3: "SESSION_CLOSED",
+		4: "FORCED",
+		5: "CONTAINER_IDLE",
+	}
+	DeleteReason_value = map[string]int32{
+		"DELETE_REASON_UNSPECIFIED": 0,
+		"DELETED":                   1,
+		"SESSION_EXPIRED":           2,
+		"SESSION_CLOSED":            3,
+		"FORCED":                    4,
+		"CONTAINER_IDLE":            5,
+	}
+)
+
+func (x DeleteReason) Enum() *DeleteReason {
+	p := new(DeleteReason)
+	*p = x
+	return p
+}
+
+func (x DeleteReason) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (DeleteReason) Descriptor() protoreflect.EnumDescriptor {
+	return file_store_pb_store_proto_enumTypes[4].Descriptor()
+}
+
+func (DeleteReason) Type() protoreflect.EnumType {
+	return &file_store_pb_store_proto_enumTypes[4]
+}
+
+func (x DeleteReason) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use DeleteReason.Descriptor instead.
+func (DeleteReason) EnumDescriptor() ([]byte, []int) {
+	return file_store_pb_store_proto_rawDescGZIP(), []int{4}
+}
+
+// LossReason is why a lock left its holder without being released.
+type LossReason int32
+
+const (
+	LossReason_LOSS_REASON_UNSPECIFIED LossReason = 0
+	LossReason_BROKEN                  LossReason = 1 // by an operator's Break
+	LossReason_NODE_DELETED            LossReason = 2 // the lock's node was deleted
+	LossReason_HOLDER_EXPIRED          LossReason = 3 // the holder's session expired
+	LossReason_HOLDER_CLOSED           LossReason = 4 // the holder's session was closed while its work went on
+	LossReason_FORFEITED               LossReason = 5 // its client had lost it by its own clock
+)
+
+// Enum value maps for LossReason.
+var (
+	LossReason_name = map[int32]string{
+		0: "LOSS_REASON_UNSPECIFIED",
+		1: "BROKEN",
+		2: "NODE_DELETED",
+		3: "HOLDER_EXPIRED",
+		4: "HOLDER_CLOSED",
+		5: "FORFEITED",
+	}
+	LossReason_value = map[string]int32{
+		"LOSS_REASON_UNSPECIFIED": 0,
+		"BROKEN":                  1,
+		"NODE_DELETED":            2,
+		"HOLDER_EXPIRED":          3,
+		"HOLDER_CLOSED":           4,
+		"FORFEITED":               5,
+	}
+)
+
+func (x LossReason) Enum() *LossReason {
+	p := new(LossReason)
+	*p = x
+	return p
+}
+
+func (x LossReason) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (LossReason) Descriptor() protoreflect.EnumDescriptor {
+	return file_store_pb_store_proto_enumTypes[5].Descriptor()
+}
+
+func (LossReason) Type() protoreflect.EnumType {
+	return &file_store_pb_store_proto_enumTypes[5]
+}
+
+func (x LossReason) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use LossReason.Descriptor instead.
+func (LossReason) EnumDescriptor() ([]byte, []int) {
+	return file_store_pb_store_proto_rawDescGZIP(), []int{5}
 }
 
 // Command is one entry of a slot's batch.
@@ -329,6 +452,8 @@ type Command struct {
 	//	*Command_Clock
 	//	*Command_AckEvents
 	//	*Command_BreakLock
+	//	*Command_Forfeit
+	//	*Command_NoteSessions
 	Op            isCommand_Op `protobuf_oneof:"op"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -546,6 +671,24 @@ func (x *Command) GetBreakLock() *Break {
 	return nil
 }
 
+func (x *Command) GetForfeit() *Forfeit {
+	if x != nil {
+		if x, ok := x.Op.(*Command_Forfeit); ok {
+			return x.Forfeit
+		}
+	}
+	return nil
+}
+
+func (x *Command) GetNoteSessions() *NoteSessions {
+	if x != nil {
+		if x, ok := x.Op.(*Command_NoteSessions); ok {
+			return x.NoteSessions
+		}
+	}
+	return nil
+}
+
 type isCommand_Op interface {
 	isCommand_Op()
 }
@@ -606,6 +749,14 @@ type Command_BreakLock struct {
 	BreakLock *Break `protobuf:"bytes,23,opt,name=break_lock,json=breakLock,proto3,oneof"`
 }
 
+type Command_Forfeit struct {
+	Forfeit *Forfeit `protobuf:"bytes,24,opt,name=forfeit,proto3,oneof"`
+}
+
+type Command_NoteSessions struct {
+	NoteSessions *NoteSessions `protobuf:"bytes,25,opt,name=note_sessions,json=noteSessions,proto3,oneof"`
+}
+
 func (*Command_OpenSession) isCommand_Op() {}
 
 func (*Command_CloseSession) isCommand_Op() {}
@@ -633,6 +784,10 @@ func (*Command_Clock) isCommand_Op() {}
 func (*Command_AckEvents) isCommand_Op() {}
 
 func (*Command_BreakLock) isCommand_Op() {}
+
+func (*Command_Forfeit) isCommand_Op() {}
+
+func (*Command_NoteSessions) isCommand_Op() {}
 
 type OpenSession struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -905,6 +1060,230 @@ func (*VoidRequest) Descriptor() ([]byte, []int) {
 	return file_store_pb_store_proto_rawDescGZIP(), []int{5}
 }
 
+// Condition is one demand on the state. All conditions of an operation must
+// hold. A condition that means nothing (a number of 0, a Holding without
+// session or ticket, no demand at all), one that is given twice, or one that
+// contradicts another or the operation itself is refused with BAD_COMMAND and
+// nothing is done: a client that forgot to set a number must not get a write
+// without a condition. The demands exists, generation, revision, instance and
+// fence are about the operation's own node; each of the last four implies that
+// it exists.
+type Condition struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Types that are valid to be assigned to Demand:
+	//
+	//	*Condition_Exists
+	//	*Condition_Generation
+	//	*Condition_Revision
+	//	*Condition_Instance
+	//	*Condition_Fence
+	//	*Condition_HeldBy
+	Demand        isCondition_Demand `protobuf_oneof:"demand"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Condition) Reset() {
+	*x = Condition{}
+	mi := &file_store_pb_store_proto_msgTypes[6]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Condition) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Condition) ProtoMessage() {}
+
+func (x *Condition) ProtoReflect() protoreflect.Message {
+	mi := &file_store_pb_store_proto_msgTypes[6]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Condition.ProtoReflect.Descriptor instead.
+func (*Condition) Descriptor() ([]byte, []int) {
+	return file_store_pb_store_proto_rawDescGZIP(), []int{6}
+}
+
+func (x *Condition) GetDemand() isCondition_Demand {
+	if x != nil {
+		return x.Demand
+	}
+	return nil
+}
+
+func (x *Condition) GetExists() bool {
+	if x != nil {
+		if x, ok := x.Demand.(*Condition_Exists); ok {
+			return x.Exists
+		}
+	}
+	return false
+}
+
+func (x *Condition) GetGeneration() uint64 {
+	if x != nil {
+		if x, ok := x.Demand.(*Condition_Generation); ok {
+			return x.Generation
+		}
+	}
+	return 0
+}
+
+func (x *Condition) GetRevision() uint64 {
+	if x != nil {
+		if x, ok := x.Demand.(*Condition_Revision); ok {
+			return x.Revision
+		}
+	}
+	return 0
+}
+
+func (x *Condition) GetInstance() uint64 {
+	if x != nil {
+		if x, ok := x.Demand.(*Condition_Instance); ok {
+			return x.Instance
+		}
+	}
+	return 0
+}
+
+func (x *Condition) GetFence() uint64 {
+	if x != nil {
+		if x, ok := x.Demand.(*Condition_Fence); ok {
+			return x.Fence
+		}
+	}
+	return 0
+}
+
+func (x *Condition) GetHeldBy() *Holding {
+	if x != nil {
+		if x, ok := x.Demand.(*Condition_HeldBy); ok {
+			return x.HeldBy
+		}
+	}
+	return nil
+}
+
+type isCondition_Demand interface {
+	isCondition_Demand()
+}
+
+type Condition_Exists struct {
+	// true: the node exists; false: it does not.
+	Exists bool `protobuf:"varint,1,opt,name=exists,proto3,oneof"`
+}
+
+type Condition_Generation struct {
+	// Stat.content_generation. It starts at 1 again when a node is deleted and
+	// created anew, so alone it is no compare-and-swap.
+	Generation uint64 `protobuf:"varint,2,opt,name=generation,proto3,oneof"`
+}
+
+type Condition_Revision struct {
+	// Stat.modify_revision: of the last write. Never the same twice.
+	Revision uint64 `protobuf:"varint,3,opt,name=revision,proto3,oneof"`
+}
+
+type Condition_Instance struct {
+	// Stat.instance. Never the same twice.
+	Instance uint64 `protobuf:"varint,4,opt,name=instance,proto3,oneof"`
+}
+
+type Condition_Fence struct {
+	// The node's lock is held, by any session, under exactly this fence.
+	Fence uint64 `protobuf:"varint,5,opt,name=fence,proto3,oneof"`
+}
+
+type Condition_HeldBy struct {
+	// This session holds this lock by this ticket.
+	HeldBy *Holding `protobuf:"bytes,6,opt,name=held_by,json=heldBy,proto3,oneof"`
+}
+
+func (*Condition_Exists) isCondition_Demand() {}
+
+func (*Condition_Generation) isCondition_Demand() {}
+
+func (*Condition_Revision) isCondition_Demand() {}
+
+func (*Condition_Instance) isCondition_Demand() {}
+
+func (*Condition_Fence) isCondition_Demand() {}
+
+func (*Condition_HeldBy) isCondition_Demand() {}
+
+// Holding names one holding of a lock. It holds as long as the ticket is a
+// live holder: not once the lock is released, lost or forfeited, and not while
+// another session of the same shared period holds it.
+type Holding struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Path          string                 `protobuf:"bytes,1,opt,name=path,proto3" json:"path,omitempty"`
+	Session       uint64                 `protobuf:"varint,2,opt,name=session,proto3" json:"session,omitempty"`
+	Ticket        uint64                 `protobuf:"varint,3,opt,name=ticket,proto3" json:"ticket,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Holding) Reset() {
+	*x = Holding{}
+	mi := &file_store_pb_store_proto_msgTypes[7]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Holding) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Holding) ProtoMessage() {}
+
+func (x *Holding) ProtoReflect() protoreflect.Message {
+	mi := &file_store_pb_store_proto_msgTypes[7]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Holding.ProtoReflect.Descriptor instead.
+func (*Holding) Descriptor() ([]byte, []int) {
+	return file_store_pb_store_proto_rawDescGZIP(), []int{7}
+}
+
+func (x *Holding) GetPath() string {
+	if x != nil {
+		return x.Path
+	}
+	return ""
+}
+
+func (x *Holding) GetSession() uint64 {
+	if x != nil {
+		return x.Session
+	}
+	return 0
+}
+
+func (x *Holding) GetTicket() uint64 {
+	if x != nil {
+		return x.Ticket
+	}
+	return 0
+}
+
 type Create struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Path  string                 `protobuf:"bytes,1,opt,name=path,proto3" json:"path,omitempty"`
@@ -915,14 +1294,16 @@ type Create struct {
 	Data       []byte `protobuf:"bytes,4,opt,name=data,proto3" json:"data,omitempty"`
 	HasData    bool   `protobuf:"varint,5,opt,name=has_data,json=hasData,proto3" json:"has_data,omitempty"` // false: null data (differs from empty for ZooKeeper clients)
 	// Create missing parents as containers.
-	Parents       bool `protobuf:"varint,6,opt,name=parents,proto3" json:"parents,omitempty"`
+	Parents bool `protobuf:"varint,6,opt,name=parents,proto3" json:"parents,omitempty"`
+	// Allowed: held_by, and exists = false (which a Create means anyway).
+	Conditions    []*Condition `protobuf:"bytes,7,rep,name=conditions,proto3" json:"conditions,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Create) Reset() {
 	*x = Create{}
-	mi := &file_store_pb_store_proto_msgTypes[6]
+	mi := &file_store_pb_store_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -934,7 +1315,7 @@ func (x *Create) String() string {
 func (*Create) ProtoMessage() {}
 
 func (x *Create) ProtoReflect() protoreflect.Message {
-	mi := &file_store_pb_store_proto_msgTypes[6]
+	mi := &file_store_pb_store_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -947,7 +1328,7 @@ func (x *Create) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Create.ProtoReflect.Descriptor instead.
 func (*Create) Descriptor() ([]byte, []int) {
-	return file_store_pb_store_proto_rawDescGZIP(), []int{6}
+	return file_store_pb_store_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *Create) GetPath() string {
@@ -992,6 +1373,13 @@ func (x *Create) GetParents() bool {
 	return false
 }
 
+func (x *Create) GetConditions() []*Condition {
+	if x != nil {
+		return x.Conditions
+	}
+	return nil
+}
+
 type Put struct {
 	state   protoimpl.MessageState `protogen:"open.v1"`
 	Path    string                 `protobuf:"bytes,1,opt,name=path,proto3" json:"path,omitempty"`
@@ -1002,15 +1390,18 @@ type Put struct {
 	Conditional  bool   `protobuf:"varint,4,opt,name=conditional,proto3" json:"conditional,omitempty"`
 	IfGeneration uint64 `protobuf:"varint,5,opt,name=if_generation,json=ifGeneration,proto3" json:"if_generation,omitempty"`
 	// Create a permanent node if absent (the parent must exist unless parents).
-	Create        bool `protobuf:"varint,6,opt,name=create,proto3" json:"create,omitempty"`
-	Parents       bool `protobuf:"varint,7,opt,name=parents,proto3" json:"parents,omitempty"`
+	Create  bool `protobuf:"varint,6,opt,name=create,proto3" json:"create,omitempty"`
+	Parents bool `protobuf:"varint,7,opt,name=parents,proto3" json:"parents,omitempty"`
+	// exists = false needs create. With exists = true, generation, revision,
+	// instance or fence, create must not be set.
+	Conditions    []*Condition `protobuf:"bytes,8,rep,name=conditions,proto3" json:"conditions,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Put) Reset() {
 	*x = Put{}
-	mi := &file_store_pb_store_proto_msgTypes[7]
+	mi := &file_store_pb_store_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1022,7 +1413,7 @@ func (x *Put) String() string {
 func (*Put) ProtoMessage() {}
 
 func (x *Put) ProtoReflect() protoreflect.Message {
-	mi := &file_store_pb_store_proto_msgTypes[7]
+	mi := &file_store_pb_store_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1035,7 +1426,7 @@ func (x *Put) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Put.ProtoReflect.Descriptor instead.
 func (*Put) Descriptor() ([]byte, []int) {
-	return file_store_pb_store_proto_rawDescGZIP(), []int{7}
+	return file_store_pb_store_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *Put) GetPath() string {
@@ -1087,6 +1478,13 @@ func (x *Put) GetParents() bool {
 	return false
 }
 
+func (x *Put) GetConditions() []*Condition {
+	if x != nil {
+		return x.Conditions
+	}
+	return nil
+}
+
 type Delete struct {
 	state        protoimpl.MessageState `protogen:"open.v1"`
 	Path         string                 `protobuf:"bytes,1,opt,name=path,proto3" json:"path,omitempty"`
@@ -1094,14 +1492,15 @@ type Delete struct {
 	IfGeneration uint64                 `protobuf:"varint,3,opt,name=if_generation,json=ifGeneration,proto3" json:"if_generation,omitempty"`
 	Recursive    bool                   `protobuf:"varint,4,opt,name=recursive,proto3" json:"recursive,omitempty"`
 	// Delete in spite of holders and waiters: they get LOST.
-	Force         bool `protobuf:"varint,5,opt,name=force,proto3" json:"force,omitempty"`
+	Force         bool         `protobuf:"varint,5,opt,name=force,proto3" json:"force,omitempty"`
+	Conditions    []*Condition `protobuf:"bytes,6,rep,name=conditions,proto3" json:"conditions,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Delete) Reset() {
 	*x = Delete{}
-	mi := &file_store_pb_store_proto_msgTypes[8]
+	mi := &file_store_pb_store_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1113,7 +1512,7 @@ func (x *Delete) String() string {
 func (*Delete) ProtoMessage() {}
 
 func (x *Delete) ProtoReflect() protoreflect.Message {
-	mi := &file_store_pb_store_proto_msgTypes[8]
+	mi := &file_store_pb_store_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1126,7 +1525,7 @@ func (x *Delete) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Delete.ProtoReflect.Descriptor instead.
 func (*Delete) Descriptor() ([]byte, []int) {
-	return file_store_pb_store_proto_rawDescGZIP(), []int{8}
+	return file_store_pb_store_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *Delete) GetPath() string {
@@ -1164,6 +1563,13 @@ func (x *Delete) GetForce() bool {
 	return false
 }
 
+func (x *Delete) GetConditions() []*Condition {
+	if x != nil {
+		return x.Conditions
+	}
+	return nil
+}
+
 // Acquire asks for the node's lock. The session's request number is its
 // ticket: it names the attempt and, once granted, the holding.
 type Acquire struct {
@@ -1183,7 +1589,7 @@ type Acquire struct {
 
 func (x *Acquire) Reset() {
 	*x = Acquire{}
-	mi := &file_store_pb_store_proto_msgTypes[9]
+	mi := &file_store_pb_store_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1195,7 +1601,7 @@ func (x *Acquire) String() string {
 func (*Acquire) ProtoMessage() {}
 
 func (x *Acquire) ProtoReflect() protoreflect.Message {
-	mi := &file_store_pb_store_proto_msgTypes[9]
+	mi := &file_store_pb_store_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1208,7 +1614,7 @@ func (x *Acquire) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Acquire.ProtoReflect.Descriptor instead.
 func (*Acquire) Descriptor() ([]byte, []int) {
-	return file_store_pb_store_proto_rawDescGZIP(), []int{9}
+	return file_store_pb_store_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *Acquire) GetPath() string {
@@ -1266,7 +1672,7 @@ type Release struct {
 
 func (x *Release) Reset() {
 	*x = Release{}
-	mi := &file_store_pb_store_proto_msgTypes[10]
+	mi := &file_store_pb_store_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1278,7 +1684,7 @@ func (x *Release) String() string {
 func (*Release) ProtoMessage() {}
 
 func (x *Release) ProtoReflect() protoreflect.Message {
-	mi := &file_store_pb_store_proto_msgTypes[10]
+	mi := &file_store_pb_store_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1291,7 +1697,7 @@ func (x *Release) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Release.ProtoReflect.Descriptor instead.
 func (*Release) Descriptor() ([]byte, []int) {
-	return file_store_pb_store_proto_rawDescGZIP(), []int{10}
+	return file_store_pb_store_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *Release) GetPath() string {
@@ -1308,7 +1714,158 @@ func (x *Release) GetTicket() uint64 {
 	return 0
 }
 
-// Multi is all or none. Allowed: Create, Put, Delete, Check.
+// Forfeit says that the client has lost the lock of this ticket by its own
+// clock while its session lives on. The holding becomes an unstarted ghost, as
+// after a Break, and the session can queue for the lock again. On anything but
+// a live holding of that ticket it does nothing and is answered OK; it never
+// lengthens a ghost. It does not say that the guarded work has ended: only
+// Release does. No limit refuses it.
+type Forfeit struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Ticket        uint64                 `protobuf:"varint,1,opt,name=ticket,proto3" json:"ticket,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Forfeit) Reset() {
+	*x = Forfeit{}
+	mi := &file_store_pb_store_proto_msgTypes[13]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Forfeit) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Forfeit) ProtoMessage() {}
+
+func (x *Forfeit) ProtoReflect() protoreflect.Message {
+	mi := &file_store_pb_store_proto_msgTypes[13]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Forfeit.ProtoReflect.Descriptor instead.
+func (*Forfeit) Descriptor() ([]byte, []int) {
+	return file_store_pb_store_proto_rawDescGZIP(), []int{13}
+}
+
+func (x *Forfeit) GetTicket() uint64 {
+	if x != nil {
+		return x.Ticket
+	}
+	return 0
+}
+
+// NoteSessions keeps in the state which sessions are silent, so that the end of
+// their leases survives the master. The master that proposes it gives a noted
+// session no lease from the proposal on, until an entry has cleared the note.
+// Time-caused: it carries the master's epoch.
+type NoteSessions struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Notes         []*SessionNote         `protobuf:"bytes,1,rep,name=notes,proto3" json:"notes,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *NoteSessions) Reset() {
+	*x = NoteSessions{}
+	mi := &file_store_pb_store_proto_msgTypes[14]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *NoteSessions) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*NoteSessions) ProtoMessage() {}
+
+func (x *NoteSessions) ProtoReflect() protoreflect.Message {
+	mi := &file_store_pb_store_proto_msgTypes[14]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use NoteSessions.ProtoReflect.Descriptor instead.
+func (*NoteSessions) Descriptor() ([]byte, []int) {
+	return file_store_pb_store_proto_rawDescGZIP(), []int{14}
+}
+
+func (x *NoteSessions) GetNotes() []*SessionNote {
+	if x != nil {
+		return x.Notes
+	}
+	return nil
+}
+
+type SessionNote struct {
+	state   protoimpl.MessageState `protogen:"open.v1"`
+	Session uint64                 `protobuf:"varint,1,opt,name=session,proto3" json:"session,omitempty"`
+	// Cell time at which its lease ends; 0 clears the note.
+	LeaseEndCell  int64 `protobuf:"varint,2,opt,name=lease_end_cell,json=leaseEndCell,proto3" json:"lease_end_cell,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SessionNote) Reset() {
+	*x = SessionNote{}
+	mi := &file_store_pb_store_proto_msgTypes[15]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SessionNote) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SessionNote) ProtoMessage() {}
+
+func (x *SessionNote) ProtoReflect() protoreflect.Message {
+	mi := &file_store_pb_store_proto_msgTypes[15]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SessionNote.ProtoReflect.Descriptor instead.
+func (*SessionNote) Descriptor() ([]byte, []int) {
+	return file_store_pb_store_proto_rawDescGZIP(), []int{15}
+}
+
+func (x *SessionNote) GetSession() uint64 {
+	if x != nil {
+		return x.Session
+	}
+	return 0
+}
+
+func (x *SessionNote) GetLeaseEndCell() int64 {
+	if x != nil {
+		return x.LeaseEndCell
+	}
+	return 0
+}
+
+// Multi is all or none. Allowed: Create, Put, Delete, Check, Release.
 type Multi struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Ops           []*MultiOp             `protobuf:"bytes,1,rep,name=ops,proto3" json:"ops,omitempty"`
@@ -1318,7 +1875,7 @@ type Multi struct {
 
 func (x *Multi) Reset() {
 	*x = Multi{}
-	mi := &file_store_pb_store_proto_msgTypes[11]
+	mi := &file_store_pb_store_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1330,7 +1887,7 @@ func (x *Multi) String() string {
 func (*Multi) ProtoMessage() {}
 
 func (x *Multi) ProtoReflect() protoreflect.Message {
-	mi := &file_store_pb_store_proto_msgTypes[11]
+	mi := &file_store_pb_store_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1343,7 +1900,7 @@ func (x *Multi) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Multi.ProtoReflect.Descriptor instead.
 func (*Multi) Descriptor() ([]byte, []int) {
-	return file_store_pb_store_proto_rawDescGZIP(), []int{11}
+	return file_store_pb_store_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *Multi) GetOps() []*MultiOp {
@@ -1361,6 +1918,7 @@ type MultiOp struct {
 	//	*MultiOp_Put
 	//	*MultiOp_Delete
 	//	*MultiOp_Check
+	//	*MultiOp_Release
 	Op            isMultiOp_Op `protobuf_oneof:"op"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1368,7 +1926,7 @@ type MultiOp struct {
 
 func (x *MultiOp) Reset() {
 	*x = MultiOp{}
-	mi := &file_store_pb_store_proto_msgTypes[12]
+	mi := &file_store_pb_store_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1380,7 +1938,7 @@ func (x *MultiOp) String() string {
 func (*MultiOp) ProtoMessage() {}
 
 func (x *MultiOp) ProtoReflect() protoreflect.Message {
-	mi := &file_store_pb_store_proto_msgTypes[12]
+	mi := &file_store_pb_store_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1393,7 +1951,7 @@ func (x *MultiOp) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MultiOp.ProtoReflect.Descriptor instead.
 func (*MultiOp) Descriptor() ([]byte, []int) {
-	return file_store_pb_store_proto_rawDescGZIP(), []int{12}
+	return file_store_pb_store_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *MultiOp) GetOp() isMultiOp_Op {
@@ -1439,6 +1997,15 @@ func (x *MultiOp) GetCheck() *Check {
 	return nil
 }
 
+func (x *MultiOp) GetRelease() *Release {
+	if x != nil {
+		if x, ok := x.Op.(*MultiOp_Release); ok {
+			return x.Release
+		}
+	}
+	return nil
+}
+
 type isMultiOp_Op interface {
 	isMultiOp_Op()
 }
@@ -1459,6 +2026,11 @@ type MultiOp_Check struct {
 	Check *Check `protobuf:"bytes,4,opt,name=check,proto3,oneof"`
 }
 
+type MultiOp_Release struct {
+	// Only of a lock that the session holds: NOT_HELD for a ticket that waits.
+	Release *Release `protobuf:"bytes,5,opt,name=release,proto3,oneof"`
+}
+
 func (*MultiOp_Create) isMultiOp_Op() {}
 
 func (*MultiOp_Put) isMultiOp_Op() {}
@@ -1466,6 +2038,8 @@ func (*MultiOp_Put) isMultiOp_Op() {}
 func (*MultiOp_Delete) isMultiOp_Op() {}
 
 func (*MultiOp_Check) isMultiOp_Op() {}
+
+func (*MultiOp_Release) isMultiOp_Op() {}
 
 // Check demands that a node is in a state; conditions that are not set do not
 // count.
@@ -1476,14 +2050,16 @@ type Check struct {
 	Conditional  bool                   `protobuf:"varint,3,opt,name=conditional,proto3" json:"conditional,omitempty"`
 	IfGeneration uint64                 `protobuf:"varint,4,opt,name=if_generation,json=ifGeneration,proto3" json:"if_generation,omitempty"`
 	// The lock of path is held under exactly this fence (0: no condition).
-	Fence         uint64 `protobuf:"varint,5,opt,name=fence,proto3" json:"fence,omitempty"`
+	Fence uint64 `protobuf:"varint,5,opt,name=fence,proto3" json:"fence,omitempty"`
+	// Without any condition: the node exists.
+	Conditions    []*Condition `protobuf:"bytes,6,rep,name=conditions,proto3" json:"conditions,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Check) Reset() {
 	*x = Check{}
-	mi := &file_store_pb_store_proto_msgTypes[13]
+	mi := &file_store_pb_store_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1495,7 +2071,7 @@ func (x *Check) String() string {
 func (*Check) ProtoMessage() {}
 
 func (x *Check) ProtoReflect() protoreflect.Message {
-	mi := &file_store_pb_store_proto_msgTypes[13]
+	mi := &file_store_pb_store_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1508,7 +2084,7 @@ func (x *Check) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Check.ProtoReflect.Descriptor instead.
 func (*Check) Descriptor() ([]byte, []int) {
-	return file_store_pb_store_proto_rawDescGZIP(), []int{13}
+	return file_store_pb_store_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *Check) GetPath() string {
@@ -1546,7 +2122,14 @@ func (x *Check) GetFence() uint64 {
 	return 0
 }
 
-// Timers says that the time of these has come, in cell time.
+func (x *Check) GetConditions() []*Condition {
+	if x != nil {
+		return x.Conditions
+	}
+	return nil
+}
+
+// Timers says that the time of these has come, in cell time, and starts ghosts.
 type Timers struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Due           []*TimerRef            `protobuf:"bytes,1,rep,name=due,proto3" json:"due,omitempty"`
@@ -1556,7 +2139,7 @@ type Timers struct {
 
 func (x *Timers) Reset() {
 	*x = Timers{}
-	mi := &file_store_pb_store_proto_msgTypes[14]
+	mi := &file_store_pb_store_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1568,7 +2151,7 @@ func (x *Timers) String() string {
 func (*Timers) ProtoMessage() {}
 
 func (x *Timers) ProtoReflect() protoreflect.Message {
-	mi := &file_store_pb_store_proto_msgTypes[14]
+	mi := &file_store_pb_store_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1581,7 +2164,7 @@ func (x *Timers) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Timers.ProtoReflect.Descriptor instead.
 func (*Timers) Descriptor() ([]byte, []int) {
-	return file_store_pb_store_proto_rawDescGZIP(), []int{14}
+	return file_store_pb_store_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *Timers) GetDue() []*TimerRef {
@@ -1607,7 +2190,7 @@ type TimerRef struct {
 
 func (x *TimerRef) Reset() {
 	*x = TimerRef{}
-	mi := &file_store_pb_store_proto_msgTypes[15]
+	mi := &file_store_pb_store_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1619,7 +2202,7 @@ func (x *TimerRef) String() string {
 func (*TimerRef) ProtoMessage() {}
 
 func (x *TimerRef) ProtoReflect() protoreflect.Message {
-	mi := &file_store_pb_store_proto_msgTypes[15]
+	mi := &file_store_pb_store_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1632,7 +2215,7 @@ func (x *TimerRef) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TimerRef.ProtoReflect.Descriptor instead.
 func (*TimerRef) Descriptor() ([]byte, []int) {
-	return file_store_pb_store_proto_rawDescGZIP(), []int{15}
+	return file_store_pb_store_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *TimerRef) GetKind() TimerKind {
@@ -1686,7 +2269,7 @@ type Clock struct {
 
 func (x *Clock) Reset() {
 	*x = Clock{}
-	mi := &file_store_pb_store_proto_msgTypes[16]
+	mi := &file_store_pb_store_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1698,7 +2281,7 @@ func (x *Clock) String() string {
 func (*Clock) ProtoMessage() {}
 
 func (x *Clock) ProtoReflect() protoreflect.Message {
-	mi := &file_store_pb_store_proto_msgTypes[16]
+	mi := &file_store_pb_store_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1711,7 +2294,7 @@ func (x *Clock) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Clock.ProtoReflect.Descriptor instead.
 func (*Clock) Descriptor() ([]byte, []int) {
-	return file_store_pb_store_proto_rawDescGZIP(), []int{16}
+	return file_store_pb_store_proto_rawDescGZIP(), []int{21}
 }
 
 // AckEvents only carries Command.acked_event. It has no request number.
@@ -1723,7 +2306,7 @@ type AckEvents struct {
 
 func (x *AckEvents) Reset() {
 	*x = AckEvents{}
-	mi := &file_store_pb_store_proto_msgTypes[17]
+	mi := &file_store_pb_store_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1735,7 +2318,7 @@ func (x *AckEvents) String() string {
 func (*AckEvents) ProtoMessage() {}
 
 func (x *AckEvents) ProtoReflect() protoreflect.Message {
-	mi := &file_store_pb_store_proto_msgTypes[17]
+	mi := &file_store_pb_store_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1748,7 +2331,7 @@ func (x *AckEvents) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AckEvents.ProtoReflect.Descriptor instead.
 func (*AckEvents) Descriptor() ([]byte, []int) {
-	return file_store_pb_store_proto_rawDescGZIP(), []int{17}
+	return file_store_pb_store_proto_rawDescGZIP(), []int{22}
 }
 
 // Break takes the lock away from the holder of this fence (operators).
@@ -1762,7 +2345,7 @@ type Break struct {
 
 func (x *Break) Reset() {
 	*x = Break{}
-	mi := &file_store_pb_store_proto_msgTypes[18]
+	mi := &file_store_pb_store_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1774,7 +2357,7 @@ func (x *Break) String() string {
 func (*Break) ProtoMessage() {}
 
 func (x *Break) ProtoReflect() protoreflect.Message {
-	mi := &file_store_pb_store_proto_msgTypes[18]
+	mi := &file_store_pb_store_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1787,7 +2370,7 @@ func (x *Break) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Break.ProtoReflect.Descriptor instead.
 func (*Break) Descriptor() ([]byte, []int) {
-	return file_store_pb_store_proto_rawDescGZIP(), []int{18}
+	return file_store_pb_store_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *Break) GetPath() string {
@@ -1830,7 +2413,7 @@ type Result struct {
 
 func (x *Result) Reset() {
 	*x = Result{}
-	mi := &file_store_pb_store_proto_msgTypes[19]
+	mi := &file_store_pb_store_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1842,7 +2425,7 @@ func (x *Result) String() string {
 func (*Result) ProtoMessage() {}
 
 func (x *Result) ProtoReflect() protoreflect.Message {
-	mi := &file_store_pb_store_proto_msgTypes[19]
+	mi := &file_store_pb_store_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1855,7 +2438,7 @@ func (x *Result) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Result.ProtoReflect.Descriptor instead.
 func (*Result) Descriptor() ([]byte, []int) {
-	return file_store_pb_store_proto_rawDescGZIP(), []int{19}
+	return file_store_pb_store_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *Result) GetCode() Code {
@@ -1978,7 +2561,7 @@ type Grant struct {
 
 func (x *Grant) Reset() {
 	*x = Grant{}
-	mi := &file_store_pb_store_proto_msgTypes[20]
+	mi := &file_store_pb_store_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1990,7 +2573,7 @@ func (x *Grant) String() string {
 func (*Grant) ProtoMessage() {}
 
 func (x *Grant) ProtoReflect() protoreflect.Message {
-	mi := &file_store_pb_store_proto_msgTypes[20]
+	mi := &file_store_pb_store_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2003,7 +2586,7 @@ func (x *Grant) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Grant.ProtoReflect.Descriptor instead.
 func (*Grant) Descriptor() ([]byte, []int) {
-	return file_store_pb_store_proto_rawDescGZIP(), []int{20}
+	return file_store_pb_store_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *Grant) GetPath() string {
@@ -2057,19 +2640,23 @@ func (x *Grant) GetLockDelayMs() uint64 {
 
 // Blocker describes one that holds a lock or waits for it.
 type Blocker struct {
-	state          protoimpl.MessageState `protogen:"open.v1"`
-	Session        uint64                 `protobuf:"varint,1,opt,name=session,proto3" json:"session,omitempty"`
-	Client         *ClientInfo            `protobuf:"bytes,2,opt,name=client,proto3" json:"client,omitempty"`
-	Mode           LockMode               `protobuf:"varint,3,opt,name=mode,proto3,enum=lockd.store.LockMode" json:"mode,omitempty"`
-	Fence          uint64                 `protobuf:"varint,4,opt,name=fence,proto3" json:"fence,omitempty"`                                           // holders
-	SinceWallMs    int64                  `protobuf:"varint,5,opt,name=since_wall_ms,json=sinceWallMs,proto3" json:"since_wall_ms,omitempty"`          // when granted / queued, a label
-	SinceCell      int64                  `protobuf:"varint,6,opt,name=since_cell,json=sinceCell,proto3" json:"since_cell,omitempty"`                  // the same in cell time, nanoseconds
-	Ghost          bool                   `protobuf:"varint,7,opt,name=ghost,proto3" json:"ghost,omitempty"`                                           // left without release; lock-delay (or lease) runs
-	GhostUntilCell int64                  `protobuf:"varint,8,opt,name=ghost_until_cell,json=ghostUntilCell,proto3" json:"ghost_until_cell,omitempty"` // when the ghost ends, cell time
-	LockDelayMs    uint64                 `protobuf:"varint,9,opt,name=lock_delay_ms,json=lockDelayMs,proto3" json:"lock_delay_ms,omitempty"`
-	Ticket         uint64                 `protobuf:"varint,10,opt,name=ticket,proto3" json:"ticket,omitempty"`
-	DeadlineCell   int64                  `protobuf:"varint,11,opt,name=deadline_cell,json=deadlineCell,proto3" json:"deadline_cell,omitempty"` // waiters: when they give up, cell time, 0 never
-	LeaseMs        uint64                 `protobuf:"varint,12,opt,name=lease_ms,json=leaseMs,proto3" json:"lease_ms,omitempty"`                // the session's
+	state       protoimpl.MessageState `protogen:"open.v1"`
+	Session     uint64                 `protobuf:"varint,1,opt,name=session,proto3" json:"session,omitempty"`
+	Client      *ClientInfo            `protobuf:"bytes,2,opt,name=client,proto3" json:"client,omitempty"`
+	Mode        LockMode               `protobuf:"varint,3,opt,name=mode,proto3,enum=lockd.store.LockMode" json:"mode,omitempty"`
+	Fence       uint64                 `protobuf:"varint,4,opt,name=fence,proto3" json:"fence,omitempty"`                                  // holders
+	SinceWallMs int64                  `protobuf:"varint,5,opt,name=since_wall_ms,json=sinceWallMs,proto3" json:"since_wall_ms,omitempty"` // when granted / queued, a label
+	SinceCell   int64                  `protobuf:"varint,6,opt,name=since_cell,json=sinceCell,proto3" json:"since_cell,omitempty"`         // the same in cell time, nanoseconds
+	Ghost       bool                   `protobuf:"varint,7,opt,name=ghost,proto3" json:"ghost,omitempty"`                                  // left without release; lock-delay (or lease) runs
+	// When the ghost ends, cell time. 0: it is unstarted. A lock that a living
+	// session lost leaves a ghost whose time does not run before a master that has
+	// applied the loss has started it (GHOST_START): leases that were given
+	// without knowing of the loss all end in time then.
+	GhostUntilCell int64  `protobuf:"varint,8,opt,name=ghost_until_cell,json=ghostUntilCell,proto3" json:"ghost_until_cell,omitempty"`
+	LockDelayMs    uint64 `protobuf:"varint,9,opt,name=lock_delay_ms,json=lockDelayMs,proto3" json:"lock_delay_ms,omitempty"`
+	Ticket         uint64 `protobuf:"varint,10,opt,name=ticket,proto3" json:"ticket,omitempty"`
+	DeadlineCell   int64  `protobuf:"varint,11,opt,name=deadline_cell,json=deadlineCell,proto3" json:"deadline_cell,omitempty"` // waiters: when they give up, cell time, 0 never
+	LeaseMs        uint64 `protobuf:"varint,12,opt,name=lease_ms,json=leaseMs,proto3" json:"lease_ms,omitempty"`                // the session's
 	// Revision of the Acquire that asked; the queue's order. Unique in the cell.
 	Revision      uint64 `protobuf:"varint,13,opt,name=revision,proto3" json:"revision,omitempty"`
 	unknownFields protoimpl.UnknownFields
@@ -2078,7 +2665,7 @@ type Blocker struct {
 
 func (x *Blocker) Reset() {
 	*x = Blocker{}
-	mi := &file_store_pb_store_proto_msgTypes[21]
+	mi := &file_store_pb_store_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2090,7 +2677,7 @@ func (x *Blocker) String() string {
 func (*Blocker) ProtoMessage() {}
 
 func (x *Blocker) ProtoReflect() protoreflect.Message {
-	mi := &file_store_pb_store_proto_msgTypes[21]
+	mi := &file_store_pb_store_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2103,7 +2690,7 @@ func (x *Blocker) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Blocker.ProtoReflect.Descriptor instead.
 func (*Blocker) Descriptor() ([]byte, []int) {
-	return file_store_pb_store_proto_rawDescGZIP(), []int{21}
+	return file_store_pb_store_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *Blocker) GetSession() uint64 {
@@ -2205,9 +2792,10 @@ type SessionEvent struct {
 	Code          Code                   `protobuf:"varint,2,opt,name=code,proto3,enum=lockd.store.Code" json:"code,omitempty"` // GRANTED, TIMED_OUT, WITHDRAWN, LOST
 	Ticket        uint64                 `protobuf:"varint,3,opt,name=ticket,proto3" json:"ticket,omitempty"`
 	Path          string                 `protobuf:"bytes,4,opt,name=path,proto3" json:"path,omitempty"`
-	Grant         *Grant                 `protobuf:"bytes,5,opt,name=grant,proto3" json:"grant,omitempty"`       // GRANTED, LOST
-	Blockers      []*Blocker             `protobuf:"bytes,6,rep,name=blockers,proto3" json:"blockers,omitempty"` // TIMED_OUT: who is in the way
-	Reason        string                 `protobuf:"bytes,7,opt,name=reason,proto3" json:"reason,omitempty"`     // LOST: for people
+	Grant         *Grant                 `protobuf:"bytes,5,opt,name=grant,proto3" json:"grant,omitempty"`                            // GRANTED, LOST
+	Blockers      []*Blocker             `protobuf:"bytes,6,rep,name=blockers,proto3" json:"blockers,omitempty"`                      // TIMED_OUT: who is in the way
+	Reason        string                 `protobuf:"bytes,7,opt,name=reason,proto3" json:"reason,omitempty"`                          // LOST: for people
+	Loss          LossReason             `protobuf:"varint,9,opt,name=loss,proto3,enum=lockd.store.LossReason" json:"loss,omitempty"` // LOST
 	Revision      uint64                 `protobuf:"varint,8,opt,name=revision,proto3" json:"revision,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -2215,7 +2803,7 @@ type SessionEvent struct {
 
 func (x *SessionEvent) Reset() {
 	*x = SessionEvent{}
-	mi := &file_store_pb_store_proto_msgTypes[22]
+	mi := &file_store_pb_store_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2227,7 +2815,7 @@ func (x *SessionEvent) String() string {
 func (*SessionEvent) ProtoMessage() {}
 
 func (x *SessionEvent) ProtoReflect() protoreflect.Message {
-	mi := &file_store_pb_store_proto_msgTypes[22]
+	mi := &file_store_pb_store_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2240,7 +2828,7 @@ func (x *SessionEvent) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SessionEvent.ProtoReflect.Descriptor instead.
 func (*SessionEvent) Descriptor() ([]byte, []int) {
-	return file_store_pb_store_proto_rawDescGZIP(), []int{22}
+	return file_store_pb_store_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *SessionEvent) GetNumber() uint64 {
@@ -2292,6 +2880,13 @@ func (x *SessionEvent) GetReason() string {
 	return ""
 }
 
+func (x *SessionEvent) GetLoss() LossReason {
+	if x != nil {
+		return x.Loss
+	}
+	return LossReason_LOSS_REASON_UNSPECIFIED
+}
+
 func (x *SessionEvent) GetRevision() uint64 {
 	if x != nil {
 		return x.Revision
@@ -2322,7 +2917,7 @@ type Stat struct {
 
 func (x *Stat) Reset() {
 	*x = Stat{}
-	mi := &file_store_pb_store_proto_msgTypes[23]
+	mi := &file_store_pb_store_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2334,7 +2929,7 @@ func (x *Stat) String() string {
 func (*Stat) ProtoMessage() {}
 
 func (x *Stat) ProtoReflect() protoreflect.Message {
-	mi := &file_store_pb_store_proto_msgTypes[23]
+	mi := &file_store_pb_store_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2347,7 +2942,7 @@ func (x *Stat) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Stat.ProtoReflect.Descriptor instead.
 func (*Stat) Descriptor() ([]byte, []int) {
-	return file_store_pb_store_proto_rawDescGZIP(), []int{23}
+	return file_store_pb_store_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *Stat) GetInstance() uint64 {
@@ -2471,7 +3066,7 @@ type SnapshotRecord struct {
 
 func (x *SnapshotRecord) Reset() {
 	*x = SnapshotRecord{}
-	mi := &file_store_pb_store_proto_msgTypes[24]
+	mi := &file_store_pb_store_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2483,7 +3078,7 @@ func (x *SnapshotRecord) String() string {
 func (*SnapshotRecord) ProtoMessage() {}
 
 func (x *SnapshotRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_store_pb_store_proto_msgTypes[24]
+	mi := &file_store_pb_store_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2496,7 +3091,7 @@ func (x *SnapshotRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnapshotRecord.ProtoReflect.Descriptor instead.
 func (*SnapshotRecord) Descriptor() ([]byte, []int) {
-	return file_store_pb_store_proto_rawDescGZIP(), []int{24}
+	return file_store_pb_store_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *SnapshotRecord) GetRecord() isSnapshotRecord_Record {
@@ -2601,7 +3196,7 @@ type SnapshotHeader struct {
 
 func (x *SnapshotHeader) Reset() {
 	*x = SnapshotHeader{}
-	mi := &file_store_pb_store_proto_msgTypes[25]
+	mi := &file_store_pb_store_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2613,7 +3208,7 @@ func (x *SnapshotHeader) String() string {
 func (*SnapshotHeader) ProtoMessage() {}
 
 func (x *SnapshotHeader) ProtoReflect() protoreflect.Message {
-	mi := &file_store_pb_store_proto_msgTypes[25]
+	mi := &file_store_pb_store_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2626,7 +3221,7 @@ func (x *SnapshotHeader) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnapshotHeader.ProtoReflect.Descriptor instead.
 func (*SnapshotHeader) Descriptor() ([]byte, []int) {
-	return file_store_pb_store_proto_rawDescGZIP(), []int{25}
+	return file_store_pb_store_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *SnapshotHeader) GetFormat() uint32 {
@@ -2700,13 +3295,14 @@ type SnapshotSession struct {
 	AckedEvent       uint64                 `protobuf:"varint,11,opt,name=acked_event,json=ackedEvent,proto3" json:"acked_event,omitempty"`
 	LastChange       uint64                 `protobuf:"varint,12,opt,name=last_change,json=lastChange,proto3" json:"last_change,omitempty"`
 	OpenedMs         int64                  `protobuf:"varint,13,opt,name=opened_ms,json=openedMs,proto3" json:"opened_ms,omitempty"`
+	LeaseEndCell     int64                  `protobuf:"varint,14,opt,name=lease_end_cell,json=leaseEndCell,proto3" json:"lease_end_cell,omitempty"` // SessionNote; 0: not noted
 	unknownFields    protoimpl.UnknownFields
 	sizeCache        protoimpl.SizeCache
 }
 
 func (x *SnapshotSession) Reset() {
 	*x = SnapshotSession{}
-	mi := &file_store_pb_store_proto_msgTypes[26]
+	mi := &file_store_pb_store_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2718,7 +3314,7 @@ func (x *SnapshotSession) String() string {
 func (*SnapshotSession) ProtoMessage() {}
 
 func (x *SnapshotSession) ProtoReflect() protoreflect.Message {
-	mi := &file_store_pb_store_proto_msgTypes[26]
+	mi := &file_store_pb_store_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2731,7 +3327,7 @@ func (x *SnapshotSession) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnapshotSession.ProtoReflect.Descriptor instead.
 func (*SnapshotSession) Descriptor() ([]byte, []int) {
-	return file_store_pb_store_proto_rawDescGZIP(), []int{26}
+	return file_store_pb_store_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *SnapshotSession) GetId() uint64 {
@@ -2825,22 +3421,32 @@ func (x *SnapshotSession) GetOpenedMs() int64 {
 	return 0
 }
 
+func (x *SnapshotSession) GetLeaseEndCell() int64 {
+	if x != nil {
+		return x.LeaseEndCell
+	}
+	return 0
+}
+
 type SnapshotNode struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Path          string                 `protobuf:"bytes,1,opt,name=path,proto3" json:"path,omitempty"`
-	Stat          *Stat                  `protobuf:"bytes,2,opt,name=stat,proto3" json:"stat,omitempty"`
-	Data          []byte                 `protobuf:"bytes,3,opt,name=data,proto3" json:"data,omitempty"`
-	HasData       bool                   `protobuf:"varint,4,opt,name=has_data,json=hasData,proto3" json:"has_data,omitempty"`
-	NextSequence  uint64                 `protobuf:"varint,5,opt,name=next_sequence,json=nextSequence,proto3" json:"next_sequence,omitempty"`
-	Used          bool                   `protobuf:"varint,6,opt,name=used,proto3" json:"used,omitempty"` // container: has had a child or a lock
-	Lock          *SnapshotLock          `protobuf:"bytes,7,opt,name=lock,proto3" json:"lock,omitempty"`
+	state        protoimpl.MessageState `protogen:"open.v1"`
+	Path         string                 `protobuf:"bytes,1,opt,name=path,proto3" json:"path,omitempty"`
+	Stat         *Stat                  `protobuf:"bytes,2,opt,name=stat,proto3" json:"stat,omitempty"`
+	Data         []byte                 `protobuf:"bytes,3,opt,name=data,proto3" json:"data,omitempty"`
+	HasData      bool                   `protobuf:"varint,4,opt,name=has_data,json=hasData,proto3" json:"has_data,omitempty"`
+	NextSequence uint64                 `protobuf:"varint,5,opt,name=next_sequence,json=nextSequence,proto3" json:"next_sequence,omitempty"`
+	Used         bool                   `protobuf:"varint,6,opt,name=used,proto3" json:"used,omitempty"` // container: has had a child or a lock
+	Lock         *SnapshotLock          `protobuf:"bytes,7,opt,name=lock,proto3" json:"lock,omitempty"`
+	// Container that no client asked for: a lock or a path made it. The first Put
+	// makes it permanent.
+	Implied       bool `protobuf:"varint,8,opt,name=implied,proto3" json:"implied,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *SnapshotNode) Reset() {
 	*x = SnapshotNode{}
-	mi := &file_store_pb_store_proto_msgTypes[27]
+	mi := &file_store_pb_store_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2852,7 +3458,7 @@ func (x *SnapshotNode) String() string {
 func (*SnapshotNode) ProtoMessage() {}
 
 func (x *SnapshotNode) ProtoReflect() protoreflect.Message {
-	mi := &file_store_pb_store_proto_msgTypes[27]
+	mi := &file_store_pb_store_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2865,7 +3471,7 @@ func (x *SnapshotNode) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnapshotNode.ProtoReflect.Descriptor instead.
 func (*SnapshotNode) Descriptor() ([]byte, []int) {
-	return file_store_pb_store_proto_rawDescGZIP(), []int{27}
+	return file_store_pb_store_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *SnapshotNode) GetPath() string {
@@ -2917,6 +3523,13 @@ func (x *SnapshotNode) GetLock() *SnapshotLock {
 	return nil
 }
 
+func (x *SnapshotNode) GetImplied() bool {
+	if x != nil {
+		return x.Implied
+	}
+	return false
+}
+
 type SnapshotLock struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Path          string                 `protobuf:"bytes,1,opt,name=path,proto3" json:"path,omitempty"`
@@ -2930,7 +3543,7 @@ type SnapshotLock struct {
 
 func (x *SnapshotLock) Reset() {
 	*x = SnapshotLock{}
-	mi := &file_store_pb_store_proto_msgTypes[28]
+	mi := &file_store_pb_store_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2942,7 +3555,7 @@ func (x *SnapshotLock) String() string {
 func (*SnapshotLock) ProtoMessage() {}
 
 func (x *SnapshotLock) ProtoReflect() protoreflect.Message {
-	mi := &file_store_pb_store_proto_msgTypes[28]
+	mi := &file_store_pb_store_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2955,7 +3568,7 @@ func (x *SnapshotLock) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnapshotLock.ProtoReflect.Descriptor instead.
 func (*SnapshotLock) Descriptor() ([]byte, []int) {
-	return file_store_pb_store_proto_rawDescGZIP(), []int{28}
+	return file_store_pb_store_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *SnapshotLock) GetPath() string {
@@ -3003,7 +3616,7 @@ type SnapshotTrailer struct {
 
 func (x *SnapshotTrailer) Reset() {
 	*x = SnapshotTrailer{}
-	mi := &file_store_pb_store_proto_msgTypes[29]
+	mi := &file_store_pb_store_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3015,7 +3628,7 @@ func (x *SnapshotTrailer) String() string {
 func (*SnapshotTrailer) ProtoMessage() {}
 
 func (x *SnapshotTrailer) ProtoReflect() protoreflect.Message {
-	mi := &file_store_pb_store_proto_msgTypes[29]
+	mi := &file_store_pb_store_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3028,7 +3641,7 @@ func (x *SnapshotTrailer) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnapshotTrailer.ProtoReflect.Descriptor instead.
 func (*SnapshotTrailer) Descriptor() ([]byte, []int) {
-	return file_store_pb_store_proto_rawDescGZIP(), []int{29}
+	return file_store_pb_store_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *SnapshotTrailer) GetHash() uint64 {
@@ -3049,7 +3662,7 @@ var File_store_pb_store_proto protoreflect.FileDescriptor
 
 const file_store_pb_store_proto_rawDesc = "" +
 	"\n" +
-	"\x14store/pb/store.proto\x12\vlockd.store\"\xbd\a\n" +
+	"\x14store/pb/store.proto\x12\vlockd.store\"\xb1\b\n" +
 	"\aCommand\x12\x18\n" +
 	"\asession\x18\x01 \x01(\x04R\asession\x12\x16\n" +
 	"\x06number\x18\x02 \x01(\x04R\x06number\x12+\n" +
@@ -3075,7 +3688,9 @@ const file_store_pb_store_proto_rawDesc = "" +
 	"\n" +
 	"ack_events\x18\x16 \x01(\v2\x16.lockd.store.AckEventsH\x00R\tackEvents\x123\n" +
 	"\n" +
-	"break_lock\x18\x17 \x01(\v2\x12.lockd.store.BreakH\x00R\tbreakLockB\x04\n" +
+	"break_lock\x18\x17 \x01(\v2\x12.lockd.store.BreakH\x00R\tbreakLock\x120\n" +
+	"\aforfeit\x18\x18 \x01(\v2\x14.lockd.store.ForfeitH\x00R\aforfeit\x12@\n" +
+	"\rnote_sessions\x18\x19 \x01(\v2\x19.lockd.store.NoteSessionsH\x00R\fnoteSessionsB\x04\n" +
 	"\x02op\"\x87\x01\n" +
 	"\vOpenSession\x12\x14\n" +
 	"\x05nonce\x18\x01 \x01(\fR\x05nonce\x12\x19\n" +
@@ -3094,7 +3709,21 @@ const file_store_pb_store_proto_rawDesc = "" +
 	"\asession\x18\x01 \x01(\x04R\asession\x12\x1f\n" +
 	"\vlast_change\x18\x02 \x01(\x04R\n" +
 	"lastChange\"\r\n" +
-	"\vVoidRequest\"\xb0\x01\n" +
+	"\vVoidRequest\"\xd6\x01\n" +
+	"\tCondition\x12\x18\n" +
+	"\x06exists\x18\x01 \x01(\bH\x00R\x06exists\x12 \n" +
+	"\n" +
+	"generation\x18\x02 \x01(\x04H\x00R\n" +
+	"generation\x12\x1c\n" +
+	"\brevision\x18\x03 \x01(\x04H\x00R\brevision\x12\x1c\n" +
+	"\binstance\x18\x04 \x01(\x04H\x00R\binstance\x12\x16\n" +
+	"\x05fence\x18\x05 \x01(\x04H\x00R\x05fence\x12/\n" +
+	"\aheld_by\x18\x06 \x01(\v2\x14.lockd.store.HoldingH\x00R\x06heldByB\b\n" +
+	"\x06demand\"O\n" +
+	"\aHolding\x12\x12\n" +
+	"\x04path\x18\x01 \x01(\tR\x04path\x12\x18\n" +
+	"\asession\x18\x02 \x01(\x04R\asession\x12\x16\n" +
+	"\x06ticket\x18\x03 \x01(\x04R\x06ticket\"\xe8\x01\n" +
 	"\x06Create\x12\x12\n" +
 	"\x04path\x18\x01 \x01(\tR\x04path\x12)\n" +
 	"\x04kind\x18\x02 \x01(\x0e2\x15.lockd.store.NodeKindR\x04kind\x12\x1e\n" +
@@ -3103,7 +3732,10 @@ const file_store_pb_store_proto_rawDesc = "" +
 	"sequential\x12\x12\n" +
 	"\x04data\x18\x04 \x01(\fR\x04data\x12\x19\n" +
 	"\bhas_data\x18\x05 \x01(\bR\ahasData\x12\x18\n" +
-	"\aparents\x18\x06 \x01(\bR\aparents\"\xc1\x01\n" +
+	"\aparents\x18\x06 \x01(\bR\aparents\x126\n" +
+	"\n" +
+	"conditions\x18\a \x03(\v2\x16.lockd.store.ConditionR\n" +
+	"conditions\"\xf9\x01\n" +
 	"\x03Put\x12\x12\n" +
 	"\x04path\x18\x01 \x01(\tR\x04path\x12\x12\n" +
 	"\x04data\x18\x02 \x01(\fR\x04data\x12\x19\n" +
@@ -3111,13 +3743,19 @@ const file_store_pb_store_proto_rawDesc = "" +
 	"\vconditional\x18\x04 \x01(\bR\vconditional\x12#\n" +
 	"\rif_generation\x18\x05 \x01(\x04R\fifGeneration\x12\x16\n" +
 	"\x06create\x18\x06 \x01(\bR\x06create\x12\x18\n" +
-	"\aparents\x18\a \x01(\bR\aparents\"\x97\x01\n" +
+	"\aparents\x18\a \x01(\bR\aparents\x126\n" +
+	"\n" +
+	"conditions\x18\b \x03(\v2\x16.lockd.store.ConditionR\n" +
+	"conditions\"\xcf\x01\n" +
 	"\x06Delete\x12\x12\n" +
 	"\x04path\x18\x01 \x01(\tR\x04path\x12 \n" +
 	"\vconditional\x18\x02 \x01(\bR\vconditional\x12#\n" +
 	"\rif_generation\x18\x03 \x01(\x04R\fifGeneration\x12\x1c\n" +
 	"\trecursive\x18\x04 \x01(\bR\trecursive\x12\x14\n" +
-	"\x05force\x18\x05 \x01(\bR\x05force\"\xbe\x01\n" +
+	"\x05force\x18\x05 \x01(\bR\x05force\x126\n" +
+	"\n" +
+	"conditions\x18\x06 \x03(\v2\x16.lockd.store.ConditionR\n" +
+	"conditions\"\xbe\x01\n" +
 	"\aAcquire\x12\x12\n" +
 	"\x04path\x18\x01 \x01(\tR\x04path\x12)\n" +
 	"\x04mode\x18\x02 \x01(\x0e2\x15.lockd.store.LockModeR\x04mode\x12\"\n" +
@@ -3128,21 +3766,32 @@ const file_store_pb_store_proto_rawDesc = "" +
 	"\x06create\x18\x06 \x01(\bR\x06create\"5\n" +
 	"\aRelease\x12\x12\n" +
 	"\x04path\x18\x01 \x01(\tR\x04path\x12\x16\n" +
-	"\x06ticket\x18\x02 \x01(\x04R\x06ticket\"/\n" +
+	"\x06ticket\x18\x02 \x01(\x04R\x06ticket\"!\n" +
+	"\aForfeit\x12\x16\n" +
+	"\x06ticket\x18\x01 \x01(\x04R\x06ticket\">\n" +
+	"\fNoteSessions\x12.\n" +
+	"\x05notes\x18\x01 \x03(\v2\x18.lockd.store.SessionNoteR\x05notes\"M\n" +
+	"\vSessionNote\x12\x18\n" +
+	"\asession\x18\x01 \x01(\x04R\asession\x12$\n" +
+	"\x0elease_end_cell\x18\x02 \x01(\x03R\fleaseEndCell\"/\n" +
 	"\x05Multi\x12&\n" +
-	"\x03ops\x18\x01 \x03(\v2\x14.lockd.store.MultiOpR\x03ops\"\xbf\x01\n" +
+	"\x03ops\x18\x01 \x03(\v2\x14.lockd.store.MultiOpR\x03ops\"\xf1\x01\n" +
 	"\aMultiOp\x12-\n" +
 	"\x06create\x18\x01 \x01(\v2\x13.lockd.store.CreateH\x00R\x06create\x12$\n" +
 	"\x03put\x18\x02 \x01(\v2\x10.lockd.store.PutH\x00R\x03put\x12-\n" +
 	"\x06delete\x18\x03 \x01(\v2\x13.lockd.store.DeleteH\x00R\x06delete\x12*\n" +
-	"\x05check\x18\x04 \x01(\v2\x12.lockd.store.CheckH\x00R\x05checkB\x04\n" +
-	"\x02op\"\x90\x01\n" +
+	"\x05check\x18\x04 \x01(\v2\x12.lockd.store.CheckH\x00R\x05check\x120\n" +
+	"\arelease\x18\x05 \x01(\v2\x14.lockd.store.ReleaseH\x00R\areleaseB\x04\n" +
+	"\x02op\"\xc8\x01\n" +
 	"\x05Check\x12\x12\n" +
 	"\x04path\x18\x01 \x01(\tR\x04path\x12\x16\n" +
 	"\x06absent\x18\x02 \x01(\bR\x06absent\x12 \n" +
 	"\vconditional\x18\x03 \x01(\bR\vconditional\x12#\n" +
 	"\rif_generation\x18\x04 \x01(\x04R\fifGeneration\x12\x14\n" +
-	"\x05fence\x18\x05 \x01(\x04R\x05fence\"1\n" +
+	"\x05fence\x18\x05 \x01(\x04R\x05fence\x126\n" +
+	"\n" +
+	"conditions\x18\x06 \x03(\v2\x16.lockd.store.ConditionR\n" +
+	"conditions\"1\n" +
 	"\x06Timers\x12'\n" +
 	"\x03due\x18\x01 \x03(\v2\x15.lockd.store.TimerRefR\x03due\"\xaf\x01\n" +
 	"\bTimerRef\x12*\n" +
@@ -3198,7 +3847,7 @@ const file_store_pb_store_proto_rawDesc = "" +
 	" \x01(\x04R\x06ticket\x12#\n" +
 	"\rdeadline_cell\x18\v \x01(\x03R\fdeadlineCell\x12\x19\n" +
 	"\blease_ms\x18\f \x01(\x04R\aleaseMs\x12\x1a\n" +
-	"\brevision\x18\r \x01(\x04R\brevision\"\x89\x02\n" +
+	"\brevision\x18\r \x01(\x04R\brevision\"\xb6\x02\n" +
 	"\fSessionEvent\x12\x16\n" +
 	"\x06number\x18\x01 \x01(\x04R\x06number\x12%\n" +
 	"\x04code\x18\x02 \x01(\x0e2\x11.lockd.store.CodeR\x04code\x12\x16\n" +
@@ -3206,7 +3855,8 @@ const file_store_pb_store_proto_rawDesc = "" +
 	"\x04path\x18\x04 \x01(\tR\x04path\x12(\n" +
 	"\x05grant\x18\x05 \x01(\v2\x12.lockd.store.GrantR\x05grant\x120\n" +
 	"\bblockers\x18\x06 \x03(\v2\x14.lockd.store.BlockerR\bblockers\x12\x16\n" +
-	"\x06reason\x18\a \x01(\tR\x06reason\x12\x1a\n" +
+	"\x06reason\x18\a \x01(\tR\x06reason\x12+\n" +
+	"\x04loss\x18\t \x01(\x0e2\x17.lockd.store.LossReasonR\x04loss\x12\x1a\n" +
 	"\brevision\x18\b \x01(\x04R\brevision\"\x99\x04\n" +
 	"\x04Stat\x12\x1a\n" +
 	"\binstance\x18\x01 \x01(\x04R\binstance\x12-\n" +
@@ -3241,7 +3891,7 @@ const file_store_pb_store_proto_rawDesc = "" +
 	"\awall_ms\x18\x05 \x01(\x03R\x06wallMs\x12\x12\n" +
 	"\x04cell\x18\x06 \x01(\tR\x04cell\x12#\n" +
 	"\rcell_identity\x18\a \x01(\x04R\fcellIdentity\x12!\n" +
-	"\fnext_session\x18\b \x01(\x04R\vnextSession\"\xc9\x03\n" +
+	"\fnext_session\x18\b \x01(\x04R\vnextSession\"\xef\x03\n" +
 	"\x0fSnapshotSession\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\x04R\x02id\x12\x14\n" +
 	"\x05nonce\x18\x02 \x01(\fR\x05nonce\x12\x19\n" +
@@ -3260,7 +3910,8 @@ const file_store_pb_store_proto_rawDesc = "" +
 	"ackedEvent\x12\x1f\n" +
 	"\vlast_change\x18\f \x01(\x04R\n" +
 	"lastChange\x12\x1b\n" +
-	"\topened_ms\x18\r \x01(\x03R\bopenedMs\"\xe0\x01\n" +
+	"\topened_ms\x18\r \x01(\x03R\bopenedMs\x12$\n" +
+	"\x0elease_end_cell\x18\x0e \x01(\x03R\fleaseEndCell\"\xfa\x01\n" +
 	"\fSnapshotNode\x12\x12\n" +
 	"\x04path\x18\x01 \x01(\tR\x04path\x12%\n" +
 	"\x04stat\x18\x02 \x01(\v2\x11.lockd.store.StatR\x04stat\x12\x12\n" +
@@ -3268,7 +3919,8 @@ const file_store_pb_store_proto_rawDesc = "" +
 	"\bhas_data\x18\x04 \x01(\bR\ahasData\x12#\n" +
 	"\rnext_sequence\x18\x05 \x01(\x04R\fnextSequence\x12\x12\n" +
 	"\x04used\x18\x06 \x01(\bR\x04used\x12-\n" +
-	"\x04lock\x18\a \x01(\v2\x19.lockd.store.SnapshotLockR\x04lock\"\xb8\x01\n" +
+	"\x04lock\x18\a \x01(\v2\x19.lockd.store.SnapshotLockR\x04lock\x12\x18\n" +
+	"\aimplied\x18\b \x01(\bR\aimplied\"\xb8\x01\n" +
 	"\fSnapshotLock\x12\x12\n" +
 	"\x04path\x18\x01 \x01(\tR\x04path\x12\x1e\n" +
 	"\n" +
@@ -3318,11 +3970,29 @@ const file_store_pb_store_proto_rawDesc = "" +
 	"\tTIMED_OUT\x10\x14\x12\b\n" +
 	"\x04LOST\x10\x15\x12\r\n" +
 	"\tWITHDRAWN\x10\x16\x12\v\n" +
-	"\aGRANTED\x10\x17*K\n" +
+	"\aGRANTED\x10\x17*\\\n" +
 	"\tTimerKind\x12\x1a\n" +
 	"\x16TIMER_KIND_UNSPECIFIED\x10\x00\x12\x13\n" +
 	"\x0fWAITER_DEADLINE\x10\x01\x12\r\n" +
-	"\tGHOST_END\x10\x02B(Z&github.com/seed70370324/lockd/store/pbb\x06proto3"
+	"\tGHOST_END\x10\x02\x12\x0f\n" +
+	"\vGHOST_START\x10\x03*\x83\x01\n" +
+	"\fDeleteReason\x12\x1d\n" +
+	"\x19DELETE_REASON_UNSPECIFIED\x10\x00\x12\v\n" +
+	"\aDELETED\x10\x01\x12\x13\n" +
+	"\x0fSESSION_EXPIRED\x10\x02\x12\x12\n" +
+	"\x0eSESSION_CLOSED\x10\x03\x12\n" +
+	"\n" +
+	"\x06FORCED\x10\x04\x12\x12\n" +
+	"\x0eCONTAINER_IDLE\x10\x05*}\n" +
+	"\n" +
+	"LossReason\x12\x1b\n" +
+	"\x17LOSS_REASON_UNSPECIFIED\x10\x00\x12\n" +
+	"\n" +
+	"\x06BROKEN\x10\x01\x12\x10\n" +
+	"\fNODE_DELETED\x10\x02\x12\x12\n" +
+	"\x0eHOLDER_EXPIRED\x10\x03\x12\x11\n" +
+	"\rHOLDER_CLOSED\x10\x04\x12\r\n" +
+	"\tFORFEITED\x10\x05B(Z&github.com/seed70370324/lockd/store/pbb\x06proto3"
 
 var (
 	file_store_pb_store_proto_rawDescOnce sync.Once
@@ -3336,98 +4006,115 @@ func file_store_pb_store_proto_rawDescGZIP() []byte {
 	return file_store_pb_store_proto_rawDescData
 }
 
-var file_store_pb_store_proto_enumTypes = make([]protoimpl.EnumInfo, 4)
-var file_store_pb_store_proto_msgTypes = make([]protoimpl.MessageInfo, 30)
+var file_store_pb_store_proto_enumTypes = make([]protoimpl.EnumInfo, 6)
+var file_store_pb_store_proto_msgTypes = make([]protoimpl.MessageInfo, 35)
 var file_store_pb_store_proto_goTypes = []any{
 	(NodeKind)(0),           // 0: lockd.store.NodeKind
 	(LockMode)(0),           // 1: lockd.store.LockMode
 	(Code)(0),               // 2: lockd.store.Code
 	(TimerKind)(0),          // 3: lockd.store.TimerKind
-	(*Command)(nil),         // 4: lockd.store.Command
-	(*OpenSession)(nil),     // 5: lockd.store.OpenSession
-	(*ClientInfo)(nil),      // 6: lockd.store.ClientInfo
-	(*CloseSession)(nil),    // 7: lockd.store.CloseSession
-	(*ExpireSession)(nil),   // 8: lockd.store.ExpireSession
-	(*VoidRequest)(nil),     // 9: lockd.store.VoidRequest
-	(*Create)(nil),          // 10: lockd.store.Create
-	(*Put)(nil),             // 11: lockd.store.Put
-	(*Delete)(nil),          // 12: lockd.store.Delete
-	(*Acquire)(nil),         // 13: lockd.store.Acquire
-	(*Release)(nil),         // 14: lockd.store.Release
-	(*Multi)(nil),           // 15: lockd.store.Multi
-	(*MultiOp)(nil),         // 16: lockd.store.MultiOp
-	(*Check)(nil),           // 17: lockd.store.Check
-	(*Timers)(nil),          // 18: lockd.store.Timers
-	(*TimerRef)(nil),        // 19: lockd.store.TimerRef
-	(*Clock)(nil),           // 20: lockd.store.Clock
-	(*AckEvents)(nil),       // 21: lockd.store.AckEvents
-	(*Break)(nil),           // 22: lockd.store.Break
-	(*Result)(nil),          // 23: lockd.store.Result
-	(*Grant)(nil),           // 24: lockd.store.Grant
-	(*Blocker)(nil),         // 25: lockd.store.Blocker
-	(*SessionEvent)(nil),    // 26: lockd.store.SessionEvent
-	(*Stat)(nil),            // 27: lockd.store.Stat
-	(*SnapshotRecord)(nil),  // 28: lockd.store.SnapshotRecord
-	(*SnapshotHeader)(nil),  // 29: lockd.store.SnapshotHeader
-	(*SnapshotSession)(nil), // 30: lockd.store.SnapshotSession
-	(*SnapshotNode)(nil),    // 31: lockd.store.SnapshotNode
-	(*SnapshotLock)(nil),    // 32: lockd.store.SnapshotLock
-	(*SnapshotTrailer)(nil), // 33: lockd.store.SnapshotTrailer
+	(DeleteReason)(0),       // 4: lockd.store.DeleteReason
+	(LossReason)(0),         // 5: lockd.store.LossReason
+	(*Command)(nil),         // 6: lockd.store.Command
+	(*OpenSession)(nil),     // 7: lockd.store.OpenSession
+	(*ClientInfo)(nil),      // 8: lockd.store.ClientInfo
+	(*CloseSession)(nil),    // 9: lockd.store.CloseSession
+	(*ExpireSession)(nil),   // 10: lockd.store.ExpireSession
+	(*VoidRequest)(nil),     // 11: lockd.store.VoidRequest
+	(*Condition)(nil),       // 12: lockd.store.Condition
+	(*Holding)(nil),         // 13: lockd.store.Holding
+	(*Create)(nil),          // 14: lockd.store.Create
+	(*Put)(nil),             // 15: lockd.store.Put
+	(*Delete)(nil),          // 16: lockd.store.Delete
+	(*Acquire)(nil),         // 17: lockd.store.Acquire
+	(*Release)(nil),         // 18: lockd.store.Release
+	(*Forfeit)(nil),         // 19: lockd.store.Forfeit
+	(*NoteSessions)(nil),    // 20: lockd.store.NoteSessions
+	(*SessionNote)(nil),     // 21: lockd.store.SessionNote
+	(*Multi)(nil),           // 22: lockd.store.Multi
+	(*MultiOp)(nil),         // 23: lockd.store.MultiOp
+	(*Check)(nil),           // 24: lockd.store.Check
+	(*Timers)(nil),          // 25: lockd.store.Timers
+	(*TimerRef)(nil),        // 26: lockd.store.TimerRef
+	(*Clock)(nil),           // 27: lockd.store.Clock
+	(*AckEvents)(nil),       // 28: lockd.store.AckEvents
+	(*Break)(nil),           // 29: lockd.store.Break
+	(*Result)(nil),          // 30: lockd.store.Result
+	(*Grant)(nil),           // 31: lockd.store.Grant
+	(*Blocker)(nil),         // 32: lockd.store.Blocker
+	(*SessionEvent)(nil),    // 33: lockd.store.SessionEvent
+	(*Stat)(nil),            // 34: lockd.store.Stat
+	(*SnapshotRecord)(nil),  // 35: lockd.store.SnapshotRecord
+	(*SnapshotHeader)(nil),  // 36: lockd.store.SnapshotHeader
+	(*SnapshotSession)(nil), // 37: lockd.store.SnapshotSession
+	(*SnapshotNode)(nil),    // 38: lockd.store.SnapshotNode
+	(*SnapshotLock)(nil),    // 39: lockd.store.SnapshotLock
+	(*SnapshotTrailer)(nil), // 40: lockd.store.SnapshotTrailer
 }
 var file_store_pb_store_proto_depIdxs = []int32{
-	5,  // 0: lockd.store.Command.open_session:type_name -> lockd.store.OpenSession
-	7,  // 1: lockd.store.Command.close_session:type_name -> lockd.store.CloseSession
-	8,  // 2: lockd.store.Command.expire_session:type_name -> lockd.store.ExpireSession
-	9,  // 3: lockd.store.Command.void_request:type_name -> lockd.store.VoidRequest
-	10, // 4: lockd.store.Command.create:type_name -> lockd.store.Create
-	11, // 5: lockd.store.Command.put:type_name -> lockd.store.Put
-	12, // 6: lockd.store.Command.delete:type_name -> lockd.store.Delete
-	13, // 7: lockd.store.Command.acquire:type_name -> lockd.store.Acquire
-	14, // 8: lockd.store.Command.release:type_name -> lockd.store.Release
-	15, // 9: lockd.store.Command.multi:type_name -> lockd.store.Multi
-	18, // 10: lockd.store.Command.timers:type_name -> lockd.store.Timers
-	20, // 11: lockd.store.Command.clock:type_name -> lockd.store.Clock
-	21, // 12: lockd.store.Command.ack_events:type_name -> lockd.store.AckEvents
-	22, // 13: lockd.store.Command.break_lock:type_name -> lockd.store.Break
-	6,  // 14: lockd.store.OpenSession.client:type_name -> lockd.store.ClientInfo
-	0,  // 15: lockd.store.Create.kind:type_name -> lockd.store.NodeKind
-	1,  // 16: lockd.store.Acquire.mode:type_name -> lockd.store.LockMode
-	16, // 17: lockd.store.Multi.ops:type_name -> lockd.store.MultiOp
-	10, // 18: lockd.store.MultiOp.create:type_name -> lockd.store.Create
-	11, // 19: lockd.store.MultiOp.put:type_name -> lockd.store.Put
-	12, // 20: lockd.store.MultiOp.delete:type_name -> lockd.store.Delete
-	17, // 21: lockd.store.MultiOp.check:type_name -> lockd.store.Check
-	19, // 22: lockd.store.Timers.due:type_name -> lockd.store.TimerRef
-	3,  // 23: lockd.store.TimerRef.kind:type_name -> lockd.store.TimerKind
-	2,  // 24: lockd.store.Result.code:type_name -> lockd.store.Code
-	27, // 25: lockd.store.Result.stat:type_name -> lockd.store.Stat
-	24, // 26: lockd.store.Result.grant:type_name -> lockd.store.Grant
-	25, // 27: lockd.store.Result.blockers:type_name -> lockd.store.Blocker
-	23, // 28: lockd.store.Result.results:type_name -> lockd.store.Result
-	1,  // 29: lockd.store.Grant.mode:type_name -> lockd.store.LockMode
-	6,  // 30: lockd.store.Blocker.client:type_name -> lockd.store.ClientInfo
-	1,  // 31: lockd.store.Blocker.mode:type_name -> lockd.store.LockMode
-	2,  // 32: lockd.store.SessionEvent.code:type_name -> lockd.store.Code
-	24, // 33: lockd.store.SessionEvent.grant:type_name -> lockd.store.Grant
-	25, // 34: lockd.store.SessionEvent.blockers:type_name -> lockd.store.Blocker
-	0,  // 35: lockd.store.Stat.kind:type_name -> lockd.store.NodeKind
-	29, // 36: lockd.store.SnapshotRecord.header:type_name -> lockd.store.SnapshotHeader
-	30, // 37: lockd.store.SnapshotRecord.session:type_name -> lockd.store.SnapshotSession
-	31, // 38: lockd.store.SnapshotRecord.node:type_name -> lockd.store.SnapshotNode
-	32, // 39: lockd.store.SnapshotRecord.tombstone:type_name -> lockd.store.SnapshotLock
-	33, // 40: lockd.store.SnapshotRecord.trailer:type_name -> lockd.store.SnapshotTrailer
-	6,  // 41: lockd.store.SnapshotSession.client:type_name -> lockd.store.ClientInfo
-	23, // 42: lockd.store.SnapshotSession.results:type_name -> lockd.store.Result
-	26, // 43: lockd.store.SnapshotSession.events:type_name -> lockd.store.SessionEvent
-	27, // 44: lockd.store.SnapshotNode.stat:type_name -> lockd.store.Stat
-	32, // 45: lockd.store.SnapshotNode.lock:type_name -> lockd.store.SnapshotLock
-	25, // 46: lockd.store.SnapshotLock.holders:type_name -> lockd.store.Blocker
-	25, // 47: lockd.store.SnapshotLock.waiters:type_name -> lockd.store.Blocker
-	48, // [48:48] is the sub-list for method output_type
-	48, // [48:48] is the sub-list for method input_type
-	48, // [48:48] is the sub-list for extension type_name
-	48, // [48:48] is the sub-list for extension extendee
-	0,  // [0:48] is the sub-list for field type_name
+	7,  // 0: lockd.store.Command.open_session:type_name -> lockd.store.OpenSession
+	9,  // 1: lockd.store.Command.close_session:type_name -> lockd.store.CloseSession
+	10, // 2: lockd.store.Command.expire_session:type_name -> lockd.store.ExpireSession
+	11, // 3: lockd.store.Command.void_request:type_name -> lockd.store.VoidRequest
+	14, // 4: lockd.store.Command.create:type_name -> lockd.store.Create
+	15, // 5: lockd.store.Command.put:type_name -> lockd.store.Put
+	16, // 6: lockd.store.Command.delete:type_name -> lockd.store.Delete
+	17, // 7: lockd.store.Command.acquire:type_name -> lockd.store.Acquire
+	18, // 8: lockd.store.Command.release:type_name -> lockd.store.Release
+	22, // 9: lockd.store.Command.multi:type_name -> lockd.store.Multi
+	25, // 10: lockd.store.Command.timers:type_name -> lockd.store.Timers
+	27, // 11: lockd.store.Command.clock:type_name -> lockd.store.Clock
+	28, // 12: lockd.store.Command.ack_events:type_name -> lockd.store.AckEvents
+	29, // 13: lockd.store.Command.break_lock:type_name -> lockd.store.Break
+	19, // 14: lockd.store.Command.forfeit:type_name -> lockd.store.Forfeit
+	20, // 15: lockd.store.Command.note_sessions:type_name -> lockd.store.NoteSessions
+	8,  // 16: lockd.store.OpenSession.client:type_name -> lockd.store.ClientInfo
+	13, // 17: lockd.store.Condition.held_by:type_name -> lockd.store.Holding
+	0,  // 18: lockd.store.Create.kind:type_name -> lockd.store.NodeKind
+	12, // 19: lockd.store.Create.conditions:type_name -> lockd.store.Condition
+	12, // 20: lockd.store.Put.conditions:type_name -> lockd.store.Condition
+	12, // 21: lockd.store.Delete.conditions:type_name -> lockd.store.Condition
+	1,  // 22: lockd.store.Acquire.mode:type_name -> lockd.store.LockMode
+	21, // 23: lockd.store.NoteSessions.notes:type_name -> lockd.store.SessionNote
+	23, // 24: lockd.store.Multi.ops:type_name -> lockd.store.MultiOp
+	14, // 25: lockd.store.MultiOp.create:type_name -> lockd.store.Create
+	15, // 26: lockd.store.MultiOp.put:type_name -> lockd.store.Put
+	16, // 27: lockd.store.MultiOp.delete:type_name -> lockd.store.Delete
+	24, // 28: lockd.store.MultiOp.check:type_name -> lockd.store.Check
+	18, // 29: lockd.store.MultiOp.release:type_name -> lockd.store.Release
+	12, // 30: lockd.store.Check.conditions:type_name -> lockd.store.Condition
+	26, // 31: lockd.store.Timers.due:type_name -> lockd.store.TimerRef
+	3,  // 32: lockd.store.TimerRef.kind:type_name -> lockd.store.TimerKind
+	2,  // 33: lockd.store.Result.code:type_name -> lockd.store.Code
+	34, // 34: lockd.store.Result.stat:type_name -> lockd.store.Stat
+	31, // 35: lockd.store.Result.grant:type_name -> lockd.store.Grant
+	32, // 36: lockd.store.Result.blockers:type_name -> lockd.store.Blocker
+	30, // 37: lockd.store.Result.results:type_name -> lockd.store.Result
+	1,  // 38: lockd.store.Grant.mode:type_name -> lockd.store.LockMode
+	8,  // 39: lockd.store.Blocker.client:type_name -> lockd.store.ClientInfo
+	1,  // 40: lockd.store.Blocker.mode:type_name -> lockd.store.LockMode
+	2,  // 41: lockd.store.SessionEvent.code:type_name -> lockd.store.Code
+	31, // 42: lockd.store.SessionEvent.grant:type_name -> lockd.store.Grant
+	32, // 43: lockd.store.SessionEvent.blockers:type_name -> lockd.store.Blocker
+	5,  // 44: lockd.store.SessionEvent.loss:type_name -> lockd.store.LossReason
+	0,  // 45: lockd.store.Stat.kind:type_name -> lockd.store.NodeKind
+	36, // 46: lockd.store.SnapshotRecord.header:type_name -> lockd.store.SnapshotHeader
+	37, // 47: lockd.store.SnapshotRecord.session:type_name -> lockd.store.SnapshotSession
+	38, // 48: lockd.store.SnapshotRecord.node:type_name -> lockd.store.SnapshotNode
+	39, // 49: lockd.store.SnapshotRecord.tombstone:type_name -> lockd.store.SnapshotLock
+	40, // 50: lockd.store.SnapshotRecord.trailer:type_name -> lockd.store.SnapshotTrailer
+	8,  // 51: lockd.store.SnapshotSession.client:type_name -> lockd.store.ClientInfo
+	30, // 52: lockd.store.SnapshotSession.results:type_name -> lockd.store.Result
+	33, // 53: lockd.store.SnapshotSession.events:type_name -> lockd.store.SessionEvent
+	34, // 54: lockd.store.SnapshotNode.stat:type_name -> lockd.store.Stat
+	39, // 55: lockd.store.SnapshotNode.lock:type_name -> lockd.store.SnapshotLock
+	32, // 56: lockd.store.SnapshotLock.holders:type_name -> lockd.store.Blocker
+	32, // 57: lockd.store.SnapshotLock.waiters:type_name -> lockd.store.Blocker
+	58, // [58:58] is the sub-list for method output_type
+	58, // [58:58] is the sub-list for method input_type
+	58, // [58:58] is the sub-list for extension type_name
+	58, // [58:58] is the sub-list for extension extendee
+	0,  // [0:58] is the sub-list for field type_name
 }
 
 func init() { file_store_pb_store_proto_init() }
@@ -3450,14 +4137,25 @@ func file_store_pb_store_proto_init() {
 		(*Command_Clock)(nil),
 		(*Command_AckEvents)(nil),
 		(*Command_BreakLock)(nil),
+		(*Command_Forfeit)(nil),
+		(*Command_NoteSessions)(nil),
 	}
-	file_store_pb_store_proto_msgTypes[12].OneofWrappers = []any{
+	file_store_pb_store_proto_msgTypes[6].OneofWrappers = []any{
+		(*Condition_Exists)(nil),
+		(*Condition_Generation)(nil),
+		(*Condition_Revision)(nil),
+		(*Condition_Instance)(nil),
+		(*Condition_Fence)(nil),
+		(*Condition_HeldBy)(nil),
+	}
+	file_store_pb_store_proto_msgTypes[17].OneofWrappers = []any{
 		(*MultiOp_Create)(nil),
 		(*MultiOp_Put)(nil),
 		(*MultiOp_Delete)(nil),
 		(*MultiOp_Check)(nil),
+		(*MultiOp_Release)(nil),
 	}
-	file_store_pb_store_proto_msgTypes[24].OneofWrappers = []any{
+	file_store_pb_store_proto_msgTypes[29].OneofWrappers = []any{
 		(*SnapshotRecord_Header)(nil),
 		(*SnapshotRecord_Session)(nil),
 		(*SnapshotRecord_Node)(nil),
@@ -3469,8 +4167,8 @@ func file_store_pb_store_proto_init() {
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_store_pb_store_proto_rawDesc), len(file_store_pb_store_proto_rawDesc)),
-			NumEnums:      4,
-			NumMessages:   30,
+			NumEnums:      6,
+			NumMessages:   35,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

@@ -82,6 +82,14 @@ func (m *Command) Settle() bool {
 		if !v.BreakLock.Settle() {
 			return false
 		}
+	case *Command_Forfeit:
+		if !v.Forfeit.Settle() {
+			return false
+		}
+	case *Command_NoteSessions:
+		if !v.NoteSessions.Settle() {
+			return false
+		}
 	}
 	return true
 }
@@ -202,6 +210,57 @@ func (m *VoidRequest) Settle() bool {
 
 // Decode decodes into an empty message, or one of empty parts, which it fills,
 // without reflection. Unknown fields are dropped.
+func (m *Condition) Decode(b []byte) error {
+	if err := m.UnmarshalVT(b); err != nil {
+		return err
+	}
+	if !m.Settle() {
+		return errors.New("a string is not valid UTF-8")
+	}
+	return nil
+}
+
+// Settle drops unknown fields and reports whether all strings are valid UTF-8.
+func (m *Condition) Settle() bool {
+	if m == nil {
+		return true
+	}
+	m.unknownFields = nil
+	switch v := m.Demand.(type) {
+	case *Condition_HeldBy:
+		if !v.HeldBy.Settle() {
+			return false
+		}
+	}
+	return true
+}
+
+// Decode decodes into an empty message, or one of empty parts, which it fills,
+// without reflection. Unknown fields are dropped.
+func (m *Holding) Decode(b []byte) error {
+	if err := m.UnmarshalVT(b); err != nil {
+		return err
+	}
+	if !m.Settle() {
+		return errors.New("a string is not valid UTF-8")
+	}
+	return nil
+}
+
+// Settle drops unknown fields and reports whether all strings are valid UTF-8.
+func (m *Holding) Settle() bool {
+	if m == nil {
+		return true
+	}
+	m.unknownFields = nil
+	if !utf8.ValidString(m.Path) {
+		return false
+	}
+	return true
+}
+
+// Decode decodes into an empty message, or one of empty parts, which it fills,
+// without reflection. Unknown fields are dropped.
 func (m *Create) Decode(b []byte) error {
 	if err := m.UnmarshalVT(b); err != nil {
 		return err
@@ -220,6 +279,11 @@ func (m *Create) Settle() bool {
 	m.unknownFields = nil
 	if !utf8.ValidString(m.Path) {
 		return false
+	}
+	for _, v := range m.Conditions {
+		if !v.Settle() {
+			return false
+		}
 	}
 	return true
 }
@@ -245,6 +309,11 @@ func (m *Put) Settle() bool {
 	if !utf8.ValidString(m.Path) {
 		return false
 	}
+	for _, v := range m.Conditions {
+		if !v.Settle() {
+			return false
+		}
+	}
 	return true
 }
 
@@ -268,6 +337,11 @@ func (m *Delete) Settle() bool {
 	m.unknownFields = nil
 	if !utf8.ValidString(m.Path) {
 		return false
+	}
+	for _, v := range m.Conditions {
+		if !v.Settle() {
+			return false
+		}
 	}
 	return true
 }
@@ -317,6 +391,74 @@ func (m *Release) Settle() bool {
 	if !utf8.ValidString(m.Path) {
 		return false
 	}
+	return true
+}
+
+// Decode decodes into an empty message, or one of empty parts, which it fills,
+// without reflection. Unknown fields are dropped.
+func (m *Forfeit) Decode(b []byte) error {
+	if err := m.UnmarshalVT(b); err != nil {
+		return err
+	}
+	if !m.Settle() {
+		return errors.New("a string is not valid UTF-8")
+	}
+	return nil
+}
+
+// Settle drops unknown fields and reports whether all strings are valid UTF-8.
+func (m *Forfeit) Settle() bool {
+	if m == nil {
+		return true
+	}
+	m.unknownFields = nil
+	return true
+}
+
+// Decode decodes into an empty message, or one of empty parts, which it fills,
+// without reflection. Unknown fields are dropped.
+func (m *NoteSessions) Decode(b []byte) error {
+	if err := m.UnmarshalVT(b); err != nil {
+		return err
+	}
+	if !m.Settle() {
+		return errors.New("a string is not valid UTF-8")
+	}
+	return nil
+}
+
+// Settle drops unknown fields and reports whether all strings are valid UTF-8.
+func (m *NoteSessions) Settle() bool {
+	if m == nil {
+		return true
+	}
+	m.unknownFields = nil
+	for _, v := range m.Notes {
+		if !v.Settle() {
+			return false
+		}
+	}
+	return true
+}
+
+// Decode decodes into an empty message, or one of empty parts, which it fills,
+// without reflection. Unknown fields are dropped.
+func (m *SessionNote) Decode(b []byte) error {
+	if err := m.UnmarshalVT(b); err != nil {
+		return err
+	}
+	if !m.Settle() {
+		return errors.New("a string is not valid UTF-8")
+	}
+	return nil
+}
+
+// Settle drops unknown fields and reports whether all strings are valid UTF-8.
+func (m *SessionNote) Settle() bool {
+	if m == nil {
+		return true
+	}
+	m.unknownFields = nil
 	return true
 }
 
@@ -381,6 +523,10 @@ func (m *MultiOp) Settle() bool {
 		if !v.Check.Settle() {
 			return false
 		}
+	case *MultiOp_Release:
+		if !v.Release.Settle() {
+			return false
+		}
 	}
 	return true
 }
@@ -405,6 +551,11 @@ func (m *Check) Settle() bool {
 	m.unknownFields = nil
 	if !utf8.ValidString(m.Path) {
 		return false
+	}
+	for _, v := range m.Conditions {
+		if !v.Settle() {
+			return false
+		}
 	}
 	return true
 }

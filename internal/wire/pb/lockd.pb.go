@@ -231,6 +231,61 @@ func (WatchScope) EnumDescriptor() ([]byte, []int) {
 	return file_internal_wire_pb_lockd_proto_rawDescGZIP(), []int{2}
 }
 
+type LockEvent int32
+
+const (
+	LockEvent_LOCK_EVENT_UNSPECIFIED LockEvent = 0
+	LockEvent_LOCK_ACQUIRED          LockEvent = 1
+	LockEvent_LOCK_RELEASED          LockEvent = 2
+	LockEvent_LOCK_LOST              LockEvent = 3 // without release: a ghost keeps it until its lock-delay is over
+	LockEvent_LOCK_GHOST_ENDED       LockEvent = 4 // the lost holder's time is over, or its client said that its work has ended
+)
+
+// Enum value maps for LockEvent.
+var (
+	LockEvent_name = map[int32]string{
+		0: "LOCK_EVENT_UNSPECIFIED",
+		1: "LOCK_ACQUIRED",
+		2: "LOCK_RELEASED",
+		3: "LOCK_LOST",
+		4: "LOCK_GHOST_ENDED",
+	}
+	LockEvent_value = map[string]int32{
+		"LOCK_EVENT_UNSPECIFIED": 0,
+		"LOCK_ACQUIRED":          1,
+		"LOCK_RELEASED":          2,
+		"LOCK_LOST":              3,
+		"LOCK_GHOST_ENDED":       4,
+	}
+)
+
+func (x LockEvent) Enum() *LockEvent {
+	p := new(LockEvent)
+	*p = x
+	return p
+}
+
+func (x LockEvent) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (LockEvent) Descriptor() protoreflect.EnumDescriptor {
+	return file_internal_wire_pb_lockd_proto_enumTypes[3].Descriptor()
+}
+
+func (LockEvent) Type() protoreflect.EnumType {
+	return &file_internal_wire_pb_lockd_proto_enumTypes[3]
+}
+
+func (x LockEvent) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use LockEvent.Descriptor instead.
+func (LockEvent) EnumDescriptor() ([]byte, []int) {
+	return file_internal_wire_pb_lockd_proto_rawDescGZIP(), []int{3}
+}
+
 type ClientMessage struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Types that are valid to be assigned to Body:
@@ -637,7 +692,7 @@ func (*ServerMessage_Error) isServerMessage_Body() {}
 
 type Hello struct {
 	state      protoimpl.MessageState `protogen:"open.v1"`
-	VersionMin uint32                 `protobuf:"varint,1,opt,name=version_min,json=versionMin,proto3" json:"version_min,omitempty"` // protocol versions the client speaks; now 1..1
+	VersionMin uint32                 `protobuf:"varint,1,opt,name=version_min,json=versionMin,proto3" json:"version_min,omitempty"` // protocol versions the client speaks; now 2..2
 	VersionMax uint32                 `protobuf:"varint,2,opt,name=version_max,json=versionMax,proto3" json:"version_max,omitempty"`
 	Features   []string               `protobuf:"bytes,3,rep,name=features,proto3" json:"features,omitempty"`
 	// Cell the client means; "" or "local": whichever this is.
@@ -1432,7 +1487,7 @@ func (x *SessionLease) GetLeaseMs() uint64 {
 // Request is a logged command of a session. Only the fields op, session,
 // number, lowest_unanswered and acked_event of the command are the client's;
 // the master fills in the rest. Allowed ops: close_session, void_request,
-// create, put, delete, acquire, release, multi, break_lock.
+// create, put, delete, acquire, release, multi, break_lock, forfeit.
 type Request struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Command       *pb.Command            `protobuf:"bytes,1,opt,name=command,proto3" json:"command,omitempty"`
@@ -3019,12 +3074,14 @@ func (x *CheckResult) GetReason() string {
 // of the last update it took: content that is not newer is left out of the
 // state, so a short absence is cheap; the client finds deletions by comparing.
 type Watch struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Id            uint64                 `protobuf:"varint,1,opt,name=id,proto3" json:"id,omitempty"` // chosen by the client, unique on its connection
-	Path          string                 `protobuf:"bytes,2,opt,name=path,proto3" json:"path,omitempty"`
-	Scope         WatchScope             `protobuf:"varint,3,opt,name=scope,proto3,enum=lockd.wire.WatchScope" json:"scope,omitempty"`
-	Since         uint64                 `protobuf:"varint,4,opt,name=since,proto3" json:"since,omitempty"`
-	NoData        bool                   `protobuf:"varint,5,opt,name=no_data,json=noData,proto3" json:"no_data,omitempty"`
+	state  protoimpl.MessageState `protogen:"open.v1"`
+	Id     uint64                 `protobuf:"varint,1,opt,name=id,proto3" json:"id,omitempty"` // chosen by the client, unique on its connection
+	Path   string                 `protobuf:"bytes,2,opt,name=path,proto3" json:"path,omitempty"`
+	Scope  WatchScope             `protobuf:"varint,3,opt,name=scope,proto3,enum=lockd.wire.WatchScope" json:"scope,omitempty"`
+	Since  uint64                 `protobuf:"varint,4,opt,name=since,proto3" json:"since,omitempty"`
+	NoData bool                   `protobuf:"varint,5,opt,name=no_data,json=noData,proto3" json:"no_data,omitempty"`
+	// Tell changes of locks too: who got or lost a lock of the scope.
+	Locks         bool `protobuf:"varint,6,opt,name=locks,proto3" json:"locks,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -3090,6 +3147,13 @@ func (x *Watch) GetSince() uint64 {
 func (x *Watch) GetNoData() bool {
 	if x != nil {
 		return x.NoData
+	}
+	return false
+}
+
+func (x *Watch) GetLocks() bool {
+	if x != nil {
+		return x.Locks
 	}
 	return false
 }
@@ -3215,13 +3279,20 @@ func (x *WatchUpdate) GetItems() []*WatchItem {
 }
 
 type WatchItem struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Path          string                 `protobuf:"bytes,1,opt,name=path,proto3" json:"path,omitempty"`
-	Deleted       bool                   `protobuf:"varint,2,opt,name=deleted,proto3" json:"deleted,omitempty"`
-	Stat          *pb.Stat               `protobuf:"bytes,3,opt,name=stat,proto3" json:"stat,omitempty"`
-	Data          []byte                 `protobuf:"bytes,4,opt,name=data,proto3" json:"data,omitempty"`
-	HasData       bool                   `protobuf:"varint,5,opt,name=has_data,json=hasData,proto3" json:"has_data,omitempty"`
-	DataLeftOut   bool                   `protobuf:"varint,6,opt,name=data_left_out,json=dataLeftOut,proto3" json:"data_left_out,omitempty"` // not newer than since, or no_data
+	state       protoimpl.MessageState `protogen:"open.v1"`
+	Path        string                 `protobuf:"bytes,1,opt,name=path,proto3" json:"path,omitempty"`
+	Deleted     bool                   `protobuf:"varint,2,opt,name=deleted,proto3" json:"deleted,omitempty"`
+	Stat        *pb.Stat               `protobuf:"bytes,3,opt,name=stat,proto3" json:"stat,omitempty"`
+	Data        []byte                 `protobuf:"bytes,4,opt,name=data,proto3" json:"data,omitempty"`
+	HasData     bool                   `protobuf:"varint,5,opt,name=has_data,json=hasData,proto3" json:"has_data,omitempty"`
+	DataLeftOut bool                   `protobuf:"varint,6,opt,name=data_left_out,json=dataLeftOut,proto3" json:"data_left_out,omitempty"` // not newer than since, or no_data
+	// deleted: why.
+	Reason pb.DeleteReason `protobuf:"varint,7,opt,name=reason,proto3,enum=lockd.store.DeleteReason" json:"reason,omitempty"`
+	// The watch missed changes of this path: this is its last one. It is told so
+	// when its client was too slow for the change log, or reconnected.
+	Missed bool `protobuf:"varint,8,opt,name=missed,proto3" json:"missed,omitempty"`
+	// A change of the path's lock (Watch.locks); then stat and data are not set.
+	Lock          *WatchLock `protobuf:"bytes,9,opt,name=lock,proto3" json:"lock,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -3298,6 +3369,104 @@ func (x *WatchItem) GetDataLeftOut() bool {
 	return false
 }
 
+func (x *WatchItem) GetReason() pb.DeleteReason {
+	if x != nil {
+		return x.Reason
+	}
+	return pb.DeleteReason(0)
+}
+
+func (x *WatchItem) GetMissed() bool {
+	if x != nil {
+		return x.Missed
+	}
+	return false
+}
+
+func (x *WatchItem) GetLock() *WatchLock {
+	if x != nil {
+		return x.Lock
+	}
+	return nil
+}
+
+// WatchLock tells that a lock passed from one state to another.
+type WatchLock struct {
+	state          protoimpl.MessageState `protogen:"open.v1"`
+	Event          LockEvent              `protobuf:"varint,1,opt,name=event,proto3,enum=lockd.wire.LockEvent" json:"event,omitempty"`
+	Holder         *pb.Blocker            `protobuf:"bytes,2,opt,name=holder,proto3" json:"holder,omitempty"`                          // whom it concerns
+	Loss           pb.LossReason          `protobuf:"varint,3,opt,name=loss,proto3,enum=lockd.store.LossReason" json:"loss,omitempty"` // LOCK_LOST: why
+	Fence          uint64                 `protobuf:"varint,4,opt,name=fence,proto3" json:"fence,omitempty"`
+	LockGeneration uint64                 `protobuf:"varint,5,opt,name=lock_generation,json=lockGeneration,proto3" json:"lock_generation,omitempty"`
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
+}
+
+func (x *WatchLock) Reset() {
+	*x = WatchLock{}
+	mi := &file_internal_wire_pb_lockd_proto_msgTypes[36]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *WatchLock) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*WatchLock) ProtoMessage() {}
+
+func (x *WatchLock) ProtoReflect() protoreflect.Message {
+	mi := &file_internal_wire_pb_lockd_proto_msgTypes[36]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use WatchLock.ProtoReflect.Descriptor instead.
+func (*WatchLock) Descriptor() ([]byte, []int) {
+	return file_internal_wire_pb_lockd_proto_rawDescGZIP(), []int{36}
+}
+
+func (x *WatchLock) GetEvent() LockEvent {
+	if x != nil {
+		return x.Event
+	}
+	return LockEvent_LOCK_EVENT_UNSPECIFIED
+}
+
+func (x *WatchLock) GetHolder() *pb.Blocker {
+	if x != nil {
+		return x.Holder
+	}
+	return nil
+}
+
+func (x *WatchLock) GetLoss() pb.LossReason {
+	if x != nil {
+		return x.Loss
+	}
+	return pb.LossReason(0)
+}
+
+func (x *WatchLock) GetFence() uint64 {
+	if x != nil {
+		return x.Fence
+	}
+	return 0
+}
+
+func (x *WatchLock) GetLockGeneration() uint64 {
+	if x != nil {
+		return x.LockGeneration
+	}
+	return 0
+}
+
 // Event is a session event; repeated on every attach until acknowledged by
 // AckEvents, Attach.acked_event or a Command's acked_event.
 type Event struct {
@@ -3310,7 +3479,7 @@ type Event struct {
 
 func (x *Event) Reset() {
 	*x = Event{}
-	mi := &file_internal_wire_pb_lockd_proto_msgTypes[36]
+	mi := &file_internal_wire_pb_lockd_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3322,7 +3491,7 @@ func (x *Event) String() string {
 func (*Event) ProtoMessage() {}
 
 func (x *Event) ProtoReflect() protoreflect.Message {
-	mi := &file_internal_wire_pb_lockd_proto_msgTypes[36]
+	mi := &file_internal_wire_pb_lockd_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3335,7 +3504,7 @@ func (x *Event) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Event.ProtoReflect.Descriptor instead.
 func (*Event) Descriptor() ([]byte, []int) {
-	return file_internal_wire_pb_lockd_proto_rawDescGZIP(), []int{36}
+	return file_internal_wire_pb_lockd_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *Event) GetSession() uint64 {
@@ -3362,7 +3531,7 @@ type AckEvents struct {
 
 func (x *AckEvents) Reset() {
 	*x = AckEvents{}
-	mi := &file_internal_wire_pb_lockd_proto_msgTypes[37]
+	mi := &file_internal_wire_pb_lockd_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3374,7 +3543,7 @@ func (x *AckEvents) String() string {
 func (*AckEvents) ProtoMessage() {}
 
 func (x *AckEvents) ProtoReflect() protoreflect.Message {
-	mi := &file_internal_wire_pb_lockd_proto_msgTypes[37]
+	mi := &file_internal_wire_pb_lockd_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3387,7 +3556,7 @@ func (x *AckEvents) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AckEvents.ProtoReflect.Descriptor instead.
 func (*AckEvents) Descriptor() ([]byte, []int) {
-	return file_internal_wire_pb_lockd_proto_rawDescGZIP(), []int{37}
+	return file_internal_wire_pb_lockd_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *AckEvents) GetSession() uint64 {
@@ -3415,7 +3584,7 @@ type Leaving struct {
 
 func (x *Leaving) Reset() {
 	*x = Leaving{}
-	mi := &file_internal_wire_pb_lockd_proto_msgTypes[38]
+	mi := &file_internal_wire_pb_lockd_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3427,7 +3596,7 @@ func (x *Leaving) String() string {
 func (*Leaving) ProtoMessage() {}
 
 func (x *Leaving) ProtoReflect() protoreflect.Message {
-	mi := &file_internal_wire_pb_lockd_proto_msgTypes[38]
+	mi := &file_internal_wire_pb_lockd_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3440,7 +3609,7 @@ func (x *Leaving) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Leaving.ProtoReflect.Descriptor instead.
 func (*Leaving) Descriptor() ([]byte, []int) {
-	return file_internal_wire_pb_lockd_proto_rawDescGZIP(), []int{38}
+	return file_internal_wire_pb_lockd_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *Leaving) GetMasterAddress() string {
@@ -3676,13 +3845,14 @@ const file_internal_wire_pb_lockd_proto_rawDesc = "" +
 	"heardMsAgo\";\n" +
 	"\vCheckResult\x12\x14\n" +
 	"\x05valid\x18\x01 \x01(\bR\x05valid\x12\x16\n" +
-	"\x06reason\x18\x02 \x01(\tR\x06reason\"\x88\x01\n" +
+	"\x06reason\x18\x02 \x01(\tR\x06reason\"\x9e\x01\n" +
 	"\x05Watch\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\x04R\x02id\x12\x12\n" +
 	"\x04path\x18\x02 \x01(\tR\x04path\x12,\n" +
 	"\x05scope\x18\x03 \x01(\x0e2\x16.lockd.wire.WatchScopeR\x05scope\x12\x14\n" +
 	"\x05since\x18\x04 \x01(\x04R\x05since\x12\x17\n" +
-	"\ano_data\x18\x05 \x01(\bR\x06noData\"\x19\n" +
+	"\ano_data\x18\x05 \x01(\bR\x06noData\x12\x14\n" +
+	"\x05locks\x18\x06 \x01(\bR\x05locks\"\x19\n" +
 	"\aUnwatch\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\x04R\x02id\"\x8e\x01\n" +
 	"\vWatchUpdate\x12\x0e\n" +
@@ -3690,14 +3860,23 @@ const file_internal_wire_pb_lockd_proto_rawDesc = "" +
 	"\brevision\x18\x02 \x01(\x04R\brevision\x12\x14\n" +
 	"\x05state\x18\x03 \x01(\bR\x05state\x12\x10\n" +
 	"\x03end\x18\x04 \x01(\bR\x03end\x12+\n" +
-	"\x05items\x18\x05 \x03(\v2\x15.lockd.wire.WatchItemR\x05items\"\xb3\x01\n" +
+	"\x05items\x18\x05 \x03(\v2\x15.lockd.wire.WatchItemR\x05items\"\xa9\x02\n" +
 	"\tWatchItem\x12\x12\n" +
 	"\x04path\x18\x01 \x01(\tR\x04path\x12\x18\n" +
 	"\adeleted\x18\x02 \x01(\bR\adeleted\x12%\n" +
 	"\x04stat\x18\x03 \x01(\v2\x11.lockd.store.StatR\x04stat\x12\x12\n" +
 	"\x04data\x18\x04 \x01(\fR\x04data\x12\x19\n" +
 	"\bhas_data\x18\x05 \x01(\bR\ahasData\x12\"\n" +
-	"\rdata_left_out\x18\x06 \x01(\bR\vdataLeftOut\"R\n" +
+	"\rdata_left_out\x18\x06 \x01(\bR\vdataLeftOut\x121\n" +
+	"\x06reason\x18\a \x01(\x0e2\x19.lockd.store.DeleteReasonR\x06reason\x12\x16\n" +
+	"\x06missed\x18\b \x01(\bR\x06missed\x12)\n" +
+	"\x04lock\x18\t \x01(\v2\x15.lockd.wire.WatchLockR\x04lock\"\xd2\x01\n" +
+	"\tWatchLock\x12+\n" +
+	"\x05event\x18\x01 \x01(\x0e2\x15.lockd.wire.LockEventR\x05event\x12,\n" +
+	"\x06holder\x18\x02 \x01(\v2\x14.lockd.store.BlockerR\x06holder\x12+\n" +
+	"\x04loss\x18\x03 \x01(\x0e2\x17.lockd.store.LossReasonR\x04loss\x12\x14\n" +
+	"\x05fence\x18\x04 \x01(\x04R\x05fence\x12'\n" +
+	"\x0flock_generation\x18\x05 \x01(\x04R\x0elockGeneration\"R\n" +
 	"\x05Event\x12\x18\n" +
 	"\asession\x18\x01 \x01(\x04R\asession\x12/\n" +
 	"\x05event\x18\x02 \x01(\v2\x19.lockd.store.SessionEventR\x05event\"=\n" +
@@ -3732,7 +3911,13 @@ const file_internal_wire_pb_lockd_proto_rawDesc = "" +
 	"WatchScope\x12\b\n" +
 	"\x04NODE\x10\x00\x12\f\n" +
 	"\bCHILDREN\x10\x01\x12\v\n" +
-	"\aSUBTREE\x10\x02B0Z.github.com/seed70370324/lockd/internal/wire/pbb\x06proto3"
+	"\aSUBTREE\x10\x02*r\n" +
+	"\tLockEvent\x12\x1a\n" +
+	"\x16LOCK_EVENT_UNSPECIFIED\x10\x00\x12\x11\n" +
+	"\rLOCK_ACQUIRED\x10\x01\x12\x11\n" +
+	"\rLOCK_RELEASED\x10\x02\x12\r\n" +
+	"\tLOCK_LOST\x10\x03\x12\x14\n" +
+	"\x10LOCK_GHOST_ENDED\x10\x04B0Z.github.com/seed70370324/lockd/internal/wire/pbb\x06proto3"
 
 var (
 	file_internal_wire_pb_lockd_proto_rawDescOnce sync.Once
@@ -3746,117 +3931,126 @@ func file_internal_wire_pb_lockd_proto_rawDescGZIP() []byte {
 	return file_internal_wire_pb_lockd_proto_rawDescData
 }
 
-var file_internal_wire_pb_lockd_proto_enumTypes = make([]protoimpl.EnumInfo, 3)
-var file_internal_wire_pb_lockd_proto_msgTypes = make([]protoimpl.MessageInfo, 39)
+var file_internal_wire_pb_lockd_proto_enumTypes = make([]protoimpl.EnumInfo, 4)
+var file_internal_wire_pb_lockd_proto_msgTypes = make([]protoimpl.MessageInfo, 40)
 var file_internal_wire_pb_lockd_proto_goTypes = []any{
 	(ErrorCode)(0),           // 0: lockd.wire.ErrorCode
 	(ReadLevel)(0),           // 1: lockd.wire.ReadLevel
 	(WatchScope)(0),          // 2: lockd.wire.WatchScope
-	(*ClientMessage)(nil),    // 3: lockd.wire.ClientMessage
-	(*ServerMessage)(nil),    // 4: lockd.wire.ServerMessage
-	(*Hello)(nil),            // 5: lockd.wire.Hello
-	(*HelloReply)(nil),       // 6: lockd.wire.HelloReply
-	(*Error)(nil),            // 7: lockd.wire.Error
-	(*OpenSession)(nil),      // 8: lockd.wire.OpenSession
-	(*OpenSessionReply)(nil), // 9: lockd.wire.OpenSessionReply
-	(*Attach)(nil),           // 10: lockd.wire.Attach
-	(*AttachReply)(nil),      // 11: lockd.wire.AttachReply
-	(*KeepAlive)(nil),        // 12: lockd.wire.KeepAlive
-	(*KeepAliveReply)(nil),   // 13: lockd.wire.KeepAliveReply
-	(*SessionLease)(nil),     // 14: lockd.wire.SessionLease
-	(*Request)(nil),          // 15: lockd.wire.Request
-	(*Reply)(nil),            // 16: lockd.wire.Reply
-	(*Read)(nil),             // 17: lockd.wire.Read
-	(*ReadNode)(nil),         // 18: lockd.wire.ReadNode
-	(*ReadChildren)(nil),     // 19: lockd.wire.ReadChildren
-	(*ReadLocks)(nil),        // 20: lockd.wire.ReadLocks
-	(*ReadSessions)(nil),     // 21: lockd.wire.ReadSessions
-	(*ReadStatus)(nil),       // 22: lockd.wire.ReadStatus
-	(*CheckSequencer)(nil),   // 23: lockd.wire.CheckSequencer
-	(*ReadReply)(nil),        // 24: lockd.wire.ReadReply
-	(*NodeResult)(nil),       // 25: lockd.wire.NodeResult
-	(*ChildrenResult)(nil),   // 26: lockd.wire.ChildrenResult
-	(*Child)(nil),            // 27: lockd.wire.Child
-	(*LocksResult)(nil),      // 28: lockd.wire.LocksResult
-	(*LockInfo)(nil),         // 29: lockd.wire.LockInfo
-	(*SessionsResult)(nil),   // 30: lockd.wire.SessionsResult
-	(*SessionInfo)(nil),      // 31: lockd.wire.SessionInfo
-	(*StatusResult)(nil),     // 32: lockd.wire.StatusResult
-	(*PeerStatus)(nil),       // 33: lockd.wire.PeerStatus
-	(*CheckResult)(nil),      // 34: lockd.wire.CheckResult
-	(*Watch)(nil),            // 35: lockd.wire.Watch
-	(*Unwatch)(nil),          // 36: lockd.wire.Unwatch
-	(*WatchUpdate)(nil),      // 37: lockd.wire.WatchUpdate
-	(*WatchItem)(nil),        // 38: lockd.wire.WatchItem
-	(*Event)(nil),            // 39: lockd.wire.Event
-	(*AckEvents)(nil),        // 40: lockd.wire.AckEvents
-	(*Leaving)(nil),          // 41: lockd.wire.Leaving
-	(*pb.ClientInfo)(nil),    // 42: lockd.store.ClientInfo
-	(pb.Code)(0),             // 43: lockd.store.Code
-	(*pb.Command)(nil),       // 44: lockd.store.Command
-	(*pb.Result)(nil),        // 45: lockd.store.Result
-	(*pb.Stat)(nil),          // 46: lockd.store.Stat
-	(*pb.Blocker)(nil),       // 47: lockd.store.Blocker
-	(*pb.SessionEvent)(nil),  // 48: lockd.store.SessionEvent
+	(LockEvent)(0),           // 3: lockd.wire.LockEvent
+	(*ClientMessage)(nil),    // 4: lockd.wire.ClientMessage
+	(*ServerMessage)(nil),    // 5: lockd.wire.ServerMessage
+	(*Hello)(nil),            // 6: lockd.wire.Hello
+	(*HelloReply)(nil),       // 7: lockd.wire.HelloReply
+	(*Error)(nil),            // 8: lockd.wire.Error
+	(*OpenSession)(nil),      // 9: lockd.wire.OpenSession
+	(*OpenSessionReply)(nil), // 10: lockd.wire.OpenSessionReply
+	(*Attach)(nil),           // 11: lockd.wire.Attach
+	(*AttachReply)(nil),      // 12: lockd.wire.AttachReply
+	(*KeepAlive)(nil),        // 13: lockd.wire.KeepAlive
+	(*KeepAliveReply)(nil),   // 14: lockd.wire.KeepAliveReply
+	(*SessionLease)(nil),     // 15: lockd.wire.SessionLease
+	(*Request)(nil),          // 16: lockd.wire.Request
+	(*Reply)(nil),            // 17: lockd.wire.Reply
+	(*Read)(nil),             // 18: lockd.wire.Read
+	(*ReadNode)(nil),         // 19: lockd.wire.ReadNode
+	(*ReadChildren)(nil),     // 20: lockd.wire.ReadChildren
+	(*ReadLocks)(nil),        // 21: lockd.wire.ReadLocks
+	(*ReadSessions)(nil),     // 22: lockd.wire.ReadSessions
+	(*ReadStatus)(nil),       // 23: lockd.wire.ReadStatus
+	(*CheckSequencer)(nil),   // 24: lockd.wire.CheckSequencer
+	(*ReadReply)(nil),        // 25: lockd.wire.ReadReply
+	(*NodeResult)(nil),       // 26: lockd.wire.NodeResult
+	(*ChildrenResult)(nil),   // 27: lockd.wire.ChildrenResult
+	(*Child)(nil),            // 28: lockd.wire.Child
+	(*LocksResult)(nil),      // 29: lockd.wire.LocksResult
+	(*LockInfo)(nil),         // 30: lockd.wire.LockInfo
+	(*SessionsResult)(nil),   // 31: lockd.wire.SessionsResult
+	(*SessionInfo)(nil),      // 32: lockd.wire.SessionInfo
+	(*StatusResult)(nil),     // 33: lockd.wire.StatusResult
+	(*PeerStatus)(nil),       // 34: lockd.wire.PeerStatus
+	(*CheckResult)(nil),      // 35: lockd.wire.CheckResult
+	(*Watch)(nil),            // 36: lockd.wire.Watch
+	(*Unwatch)(nil),          // 37: lockd.wire.Unwatch
+	(*WatchUpdate)(nil),      // 38: lockd.wire.WatchUpdate
+	(*WatchItem)(nil),        // 39: lockd.wire.WatchItem
+	(*WatchLock)(nil),        // 40: lockd.wire.WatchLock
+	(*Event)(nil),            // 41: lockd.wire.Event
+	(*AckEvents)(nil),        // 42: lockd.wire.AckEvents
+	(*Leaving)(nil),          // 43: lockd.wire.Leaving
+	(*pb.ClientInfo)(nil),    // 44: lockd.store.ClientInfo
+	(pb.Code)(0),             // 45: lockd.store.Code
+	(*pb.Command)(nil),       // 46: lockd.store.Command
+	(*pb.Result)(nil),        // 47: lockd.store.Result
+	(*pb.Stat)(nil),          // 48: lockd.store.Stat
+	(*pb.Blocker)(nil),       // 49: lockd.store.Blocker
+	(pb.DeleteReason)(0),     // 50: lockd.store.DeleteReason
+	(pb.LossReason)(0),       // 51: lockd.store.LossReason
+	(*pb.SessionEvent)(nil),  // 52: lockd.store.SessionEvent
 }
 var file_internal_wire_pb_lockd_proto_depIdxs = []int32{
-	5,  // 0: lockd.wire.ClientMessage.hello:type_name -> lockd.wire.Hello
-	8,  // 1: lockd.wire.ClientMessage.open:type_name -> lockd.wire.OpenSession
-	10, // 2: lockd.wire.ClientMessage.attach:type_name -> lockd.wire.Attach
-	12, // 3: lockd.wire.ClientMessage.keep_alive:type_name -> lockd.wire.KeepAlive
-	15, // 4: lockd.wire.ClientMessage.request:type_name -> lockd.wire.Request
-	17, // 5: lockd.wire.ClientMessage.read:type_name -> lockd.wire.Read
-	35, // 6: lockd.wire.ClientMessage.watch:type_name -> lockd.wire.Watch
-	36, // 7: lockd.wire.ClientMessage.unwatch:type_name -> lockd.wire.Unwatch
-	40, // 8: lockd.wire.ClientMessage.ack:type_name -> lockd.wire.AckEvents
-	6,  // 9: lockd.wire.ServerMessage.hello:type_name -> lockd.wire.HelloReply
-	9,  // 10: lockd.wire.ServerMessage.opened:type_name -> lockd.wire.OpenSessionReply
-	11, // 11: lockd.wire.ServerMessage.attached:type_name -> lockd.wire.AttachReply
-	13, // 12: lockd.wire.ServerMessage.kept:type_name -> lockd.wire.KeepAliveReply
-	16, // 13: lockd.wire.ServerMessage.reply:type_name -> lockd.wire.Reply
-	24, // 14: lockd.wire.ServerMessage.read:type_name -> lockd.wire.ReadReply
-	37, // 15: lockd.wire.ServerMessage.watch:type_name -> lockd.wire.WatchUpdate
-	39, // 16: lockd.wire.ServerMessage.event:type_name -> lockd.wire.Event
-	41, // 17: lockd.wire.ServerMessage.leaving:type_name -> lockd.wire.Leaving
-	7,  // 18: lockd.wire.ServerMessage.error:type_name -> lockd.wire.Error
+	6,  // 0: lockd.wire.ClientMessage.hello:type_name -> lockd.wire.Hello
+	9,  // 1: lockd.wire.ClientMessage.open:type_name -> lockd.wire.OpenSession
+	11, // 2: lockd.wire.ClientMessage.attach:type_name -> lockd.wire.Attach
+	13, // 3: lockd.wire.ClientMessage.keep_alive:type_name -> lockd.wire.KeepAlive
+	16, // 4: lockd.wire.ClientMessage.request:type_name -> lockd.wire.Request
+	18, // 5: lockd.wire.ClientMessage.read:type_name -> lockd.wire.Read
+	36, // 6: lockd.wire.ClientMessage.watch:type_name -> lockd.wire.Watch
+	37, // 7: lockd.wire.ClientMessage.unwatch:type_name -> lockd.wire.Unwatch
+	42, // 8: lockd.wire.ClientMessage.ack:type_name -> lockd.wire.AckEvents
+	7,  // 9: lockd.wire.ServerMessage.hello:type_name -> lockd.wire.HelloReply
+	10, // 10: lockd.wire.ServerMessage.opened:type_name -> lockd.wire.OpenSessionReply
+	12, // 11: lockd.wire.ServerMessage.attached:type_name -> lockd.wire.AttachReply
+	14, // 12: lockd.wire.ServerMessage.kept:type_name -> lockd.wire.KeepAliveReply
+	17, // 13: lockd.wire.ServerMessage.reply:type_name -> lockd.wire.Reply
+	25, // 14: lockd.wire.ServerMessage.read:type_name -> lockd.wire.ReadReply
+	38, // 15: lockd.wire.ServerMessage.watch:type_name -> lockd.wire.WatchUpdate
+	41, // 16: lockd.wire.ServerMessage.event:type_name -> lockd.wire.Event
+	43, // 17: lockd.wire.ServerMessage.leaving:type_name -> lockd.wire.Leaving
+	8,  // 18: lockd.wire.ServerMessage.error:type_name -> lockd.wire.Error
 	0,  // 19: lockd.wire.Error.code:type_name -> lockd.wire.ErrorCode
-	42, // 20: lockd.wire.OpenSession.client:type_name -> lockd.store.ClientInfo
-	43, // 21: lockd.wire.AttachReply.code:type_name -> lockd.store.Code
-	14, // 22: lockd.wire.KeepAliveReply.leases:type_name -> lockd.wire.SessionLease
-	44, // 23: lockd.wire.Request.command:type_name -> lockd.store.Command
-	45, // 24: lockd.wire.Reply.result:type_name -> lockd.store.Result
+	44, // 20: lockd.wire.OpenSession.client:type_name -> lockd.store.ClientInfo
+	45, // 21: lockd.wire.AttachReply.code:type_name -> lockd.store.Code
+	15, // 22: lockd.wire.KeepAliveReply.leases:type_name -> lockd.wire.SessionLease
+	46, // 23: lockd.wire.Request.command:type_name -> lockd.store.Command
+	47, // 24: lockd.wire.Reply.result:type_name -> lockd.store.Result
 	1,  // 25: lockd.wire.Read.level:type_name -> lockd.wire.ReadLevel
-	18, // 26: lockd.wire.Read.node:type_name -> lockd.wire.ReadNode
-	19, // 27: lockd.wire.Read.children:type_name -> lockd.wire.ReadChildren
-	20, // 28: lockd.wire.Read.locks:type_name -> lockd.wire.ReadLocks
-	21, // 29: lockd.wire.Read.sessions:type_name -> lockd.wire.ReadSessions
-	22, // 30: lockd.wire.Read.status:type_name -> lockd.wire.ReadStatus
-	23, // 31: lockd.wire.Read.check:type_name -> lockd.wire.CheckSequencer
-	43, // 32: lockd.wire.ReadReply.code:type_name -> lockd.store.Code
-	25, // 33: lockd.wire.ReadReply.node:type_name -> lockd.wire.NodeResult
-	26, // 34: lockd.wire.ReadReply.children:type_name -> lockd.wire.ChildrenResult
-	28, // 35: lockd.wire.ReadReply.locks:type_name -> lockd.wire.LocksResult
-	30, // 36: lockd.wire.ReadReply.sessions:type_name -> lockd.wire.SessionsResult
-	32, // 37: lockd.wire.ReadReply.status:type_name -> lockd.wire.StatusResult
-	34, // 38: lockd.wire.ReadReply.check:type_name -> lockd.wire.CheckResult
-	46, // 39: lockd.wire.NodeResult.stat:type_name -> lockd.store.Stat
-	27, // 40: lockd.wire.ChildrenResult.children:type_name -> lockd.wire.Child
-	46, // 41: lockd.wire.Child.stat:type_name -> lockd.store.Stat
-	29, // 42: lockd.wire.LocksResult.locks:type_name -> lockd.wire.LockInfo
-	47, // 43: lockd.wire.LockInfo.holders:type_name -> lockd.store.Blocker
-	47, // 44: lockd.wire.LockInfo.waiters:type_name -> lockd.store.Blocker
-	31, // 45: lockd.wire.SessionsResult.sessions:type_name -> lockd.wire.SessionInfo
-	42, // 46: lockd.wire.SessionInfo.client:type_name -> lockd.store.ClientInfo
-	33, // 47: lockd.wire.StatusResult.peers:type_name -> lockd.wire.PeerStatus
+	19, // 26: lockd.wire.Read.node:type_name -> lockd.wire.ReadNode
+	20, // 27: lockd.wire.Read.children:type_name -> lockd.wire.ReadChildren
+	21, // 28: lockd.wire.Read.locks:type_name -> lockd.wire.ReadLocks
+	22, // 29: lockd.wire.Read.sessions:type_name -> lockd.wire.ReadSessions
+	23, // 30: lockd.wire.Read.status:type_name -> lockd.wire.ReadStatus
+	24, // 31: lockd.wire.Read.check:type_name -> lockd.wire.CheckSequencer
+	45, // 32: lockd.wire.ReadReply.code:type_name -> lockd.store.Code
+	26, // 33: lockd.wire.ReadReply.node:type_name -> lockd.wire.NodeResult
+	27, // 34: lockd.wire.ReadReply.children:type_name -> lockd.wire.ChildrenResult
+	29, // 35: lockd.wire.ReadReply.locks:type_name -> lockd.wire.LocksResult
+	31, // 36: lockd.wire.ReadReply.sessions:type_name -> lockd.wire.SessionsResult
+	33, // 37: lockd.wire.ReadReply.status:type_name -> lockd.wire.StatusResult
+	35, // 38: lockd.wire.ReadReply.check:type_name -> lockd.wire.CheckResult
+	48, // 39: lockd.wire.NodeResult.stat:type_name -> lockd.store.Stat
+	28, // 40: lockd.wire.ChildrenResult.children:type_name -> lockd.wire.Child
+	48, // 41: lockd.wire.Child.stat:type_name -> lockd.store.Stat
+	30, // 42: lockd.wire.LocksResult.locks:type_name -> lockd.wire.LockInfo
+	49, // 43: lockd.wire.LockInfo.holders:type_name -> lockd.store.Blocker
+	49, // 44: lockd.wire.LockInfo.waiters:type_name -> lockd.store.Blocker
+	32, // 45: lockd.wire.SessionsResult.sessions:type_name -> lockd.wire.SessionInfo
+	44, // 46: lockd.wire.SessionInfo.client:type_name -> lockd.store.ClientInfo
+	34, // 47: lockd.wire.StatusResult.peers:type_name -> lockd.wire.PeerStatus
 	2,  // 48: lockd.wire.Watch.scope:type_name -> lockd.wire.WatchScope
-	38, // 49: lockd.wire.WatchUpdate.items:type_name -> lockd.wire.WatchItem
-	46, // 50: lockd.wire.WatchItem.stat:type_name -> lockd.store.Stat
-	48, // 51: lockd.wire.Event.event:type_name -> lockd.store.SessionEvent
-	52, // [52:52] is the sub-list for method output_type
-	52, // [52:52] is the sub-list for method input_type
-	52, // [52:52] is the sub-list for extension type_name
-	52, // [52:52] is the sub-list for extension extendee
-	0,  // [0:52] is the sub-list for field type_name
+	39, // 49: lockd.wire.WatchUpdate.items:type_name -> lockd.wire.WatchItem
+	48, // 50: lockd.wire.WatchItem.stat:type_name -> lockd.store.Stat
+	50, // 51: lockd.wire.WatchItem.reason:type_name -> lockd.store.DeleteReason
+	40, // 52: lockd.wire.WatchItem.lock:type_name -> lockd.wire.WatchLock
+	3,  // 53: lockd.wire.WatchLock.event:type_name -> lockd.wire.LockEvent
+	49, // 54: lockd.wire.WatchLock.holder:type_name -> lockd.store.Blocker
+	51, // 55: lockd.wire.WatchLock.loss:type_name -> lockd.store.LossReason
+	52, // 56: lockd.wire.Event.event:type_name -> lockd.store.SessionEvent
+	57, // [57:57] is the sub-list for method output_type
+	57, // [57:57] is the sub-list for method input_type
+	57, // [57:57] is the sub-list for extension type_name
+	57, // [57:57] is the sub-list for extension extendee
+	0,  // [0:57] is the sub-list for field type_name
 }
 
 func init() { file_internal_wire_pb_lockd_proto_init() }
@@ -3908,8 +4102,8 @@ func file_internal_wire_pb_lockd_proto_init() {
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_internal_wire_pb_lockd_proto_rawDesc), len(file_internal_wire_pb_lockd_proto_rawDesc)),
-			NumEnums:      3,
-			NumMessages:   39,
+			NumEnums:      4,
+			NumMessages:   40,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

@@ -1059,6 +1059,33 @@ func (m *WatchItem) Settle() bool {
 	if !m.Stat.Settle() {
 		return false
 	}
+	if !m.Lock.Settle() {
+		return false
+	}
+	return true
+}
+
+// Decode decodes into an empty message, or one of empty parts, which it fills,
+// without reflection. Unknown fields are dropped.
+func (m *WatchLock) Decode(b []byte) error {
+	if err := m.UnmarshalVT(b); err != nil {
+		return err
+	}
+	if !m.Settle() {
+		return errors.New("a string is not valid UTF-8")
+	}
+	return nil
+}
+
+// Settle drops unknown fields and reports whether all strings are valid UTF-8.
+func (m *WatchLock) Settle() bool {
+	if m == nil {
+		return true
+	}
+	m.unknownFields = nil
+	if !m.Holder.Settle() {
+		return false
+	}
 	return true
 }
 
