@@ -32,8 +32,8 @@ func TestHello(t *testing.T) {
 		{read(nodeRead("/")), wirepb.ErrorCode_BAD_MESSAGE, "Hello"},
 		{&wirepb.ClientMessage{}, wirepb.ErrorCode_BAD_MESSAGE, "Hello"},
 		{hello(&wirepb.Hello{VersionMin: 2, VersionMax: 2, Cell: "other"}), wirepb.ErrorCode_WRONG_CELL, `"other"`},
-		{hello(&wirepb.Hello{VersionMin: 2, VersionMax: 3}), wirepb.ErrorCode_BAD_VERSION, "version 1"},
-		{hello(nil), wirepb.ErrorCode_BAD_VERSION, "version 1"},
+		{hello(&wirepb.Hello{VersionMin: 3, VersionMax: 4}), wirepb.ErrorCode_BAD_VERSION, "version 2"},
+		{hello(nil), wirepb.ErrorCode_BAD_VERSION, "version 2"},
 		{hello(&wirepb.Hello{VersionMin: 2, VersionMax: 2, MaxFrame: 100}), wirepb.ErrorCode_INVALID_ARGUMENT, "65536"},
 	} {
 		cl := c.reps[0].connect()
