@@ -16,7 +16,7 @@ func TestHello(t *testing.T) {
 	cl.send(hello(&wirepb.Hello{VersionMin: 1, VersionMax: 3, Cell: "local"}))
 	h := cl.next().GetHello()
 	if h.GetMaster() || h.GetMasterAddress() != "host1:7101" || h.GetMasterName() != "n1" || h.GetReplica() != "n2" ||
-		h.GetCell() != "test" || h.GetVersion() != 1 || h.GetMaxFrame() != 2<<20 || h.GetMaxData() != 1<<20 || h.GetCellIdentity() != 0xce11 {
+		h.GetCell() != "test" || h.GetVersion() != 2 || h.GetMaxFrame() != 2<<20 || h.GetMaxData() != 1<<20 || h.GetCellIdentity() != 0xce11 {
 		t.Errorf("hello %v", h)
 	}
 	cl = c.reps[0].connect()
