@@ -10,7 +10,7 @@ PROTOS  := store/pb/store.proto internal/wire/pb/lockd.proto replog/pb/replog.pr
 # without it and say so.
 RACE := $(shell if command -v cc >/dev/null 2>&1 && [ "$$($(GO) env CGO_ENABLED)" = 1 ]; then echo -race; fi)
 
-.PHONY: help build run demo test check sim bench bench-zookeeper proto fuzz soak
+.PHONY: help build run demo test check sim bench bench-pair bench-zookeeper proto fuzz soak
 
 help: ## list the targets
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -37,6 +37,10 @@ sim: ## run the simulator on fresh seeds (FOR=60s says how long)
 
 bench: ## benchmarks
 	$(GO) test -run '^$$' -bench . -benchmem ./...
+
+bench-pair: build ## compare with the revision OLD, a cell of each on this machine, in pairs (ARGS='-only write64': see docs/benchmarks.md)
+	cd internal/tools && $(GO) build -o ../../.cache/benchpair ./benchpair
+	@.cache/benchpair -old '$(OLD)' $(ARGS)
 
 bench-zookeeper: build ## compare with ZooKeeper, three servers of each on this machine (ARGS='-only write64': see docs/benchmarks.md)
 	cd internal/tools/zkbench && $(GO) build -o ../../../.cache/zkbench .

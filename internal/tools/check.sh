@@ -13,7 +13,7 @@ if [ -n "$bad" ]; then echo "gofmt would change:"; echo "$bad"; fail=1; fi
 echo "check: go vet"
 "$GO" vet ./... || fail=1
 "$GO" vet -tags plantedbugs ./... || fail=1
-(cd internal/tools && "$GO" vet ./...)
+(cd internal/tools && "$GO" vet ./... && "$GO" test ./...) || fail=1
 (cd internal/tools/zkbench && "$GO" vet ./... && "$GO" test ./... && "$GO" mod tidy -diff) || fail=1
 
 echo "check: staticcheck"
