@@ -290,6 +290,9 @@ func (r *Replica) sane(m *Message) bool {
 	}
 	for i := range m.Entries {
 		e := &m.Entries[i]
+		if e.Named != (m.Kind == MsgFetch) && (e.Named || m.Kind == MsgFetch) && m.Kind != MsgPromise {
+			return false // a value that is only named is no value
+		}
 		if e.Slot == 0 || e.Value.Kind > Config || e.Ballot.Round > roundMax ||
 			(e.Value.Kind == Config && e.Value.Config == nil) {
 			return false

@@ -76,11 +76,13 @@ type Member struct {
 }
 
 // Entry is a value in a slot, as accepted at Ballot or, if Chosen, as known to
-// be chosen.
+// be chosen. A Named one tells slot and ballot only: its Value is empty and
+// means nothing, not a no-op. It occurs in MsgPromise and MsgFetch alone.
 type Entry struct {
 	Slot   Slot
 	Ballot Ballot
 	Chosen bool
+	Named  bool
 	Value  Value
 }
 
@@ -105,8 +107,13 @@ type Message struct {
 	First    Slot    // first slot the sender still has in its log
 	Sequence uint64  // heartbeat round, echoed by the answer; read confirmations count these
 	OK       bool    // answers: yes or no
-	Limit    uint64  // catch-up: bytes wanted
-	Entries  []Entry // accepts, promises, catch-up
+	Limit    uint64  // catch-up, fetch: bytes wanted
+	Entries  []Entry // accepts, values, catch-up; promises and fetches: Named
+	// WallSeconds is the sender's wall clock, in seconds since 1970 (0: unknown).
+	WallSeconds int64
+	// RoundTrip is how long the sender waits for the answers of a majority these
+	// days, so that the receiver does not take that time for silence.
+	RoundTrip time.Duration
 }
 
 // MessageKind is the kind of a Message; the values are part of the peers'
@@ -127,7 +134,21 @@ const (
 	MsgCatchUp                  // give me chosen entries from Slot on
 	MsgCatchUpReply             // chosen entries, or First > Slot: trimmed
 	MsgHandover                 // leader to its successor: campaign now
+	MsgFetch                    // candidate: give me the values that you named in your promise
+	MsgValues                   // some of these, whole; none: they are no longer there
+
+	msgEnd // above every kind
 )
+
+// Known reports whether k is a kind of message that this version knows.
+func (k MessageKind) Known() bool { return k > MsgNone && k < msgEnd }
+
+// Bulk reports whether messages of this kind carry values, and so may be large.
+// The links cut such messages into parts; all others are small, and travel
+// between the parts.
+func (k MessageKind) Bulk() bool {
+	return k == MsgAccept || k == MsgCatchUpReply || k == MsgValues
+}
 
 // Event is what a Replica is given: one of the types below.
 type Event interface{ event() }
@@ -142,6 +163,23 @@ type (
 	}
 	// Receive delivers a message. From is the authenticated sender.
 	Receive struct{ Message Message }
+	// Arriving says that bytes of a bulk message from From have arrived that is
+	// not whole yet. A link gives it once for all that came since the last one, at
+	// most every 20 ms, and at least every 100 ms while bytes come. It shows that
+	// what is waited for is on its way: catch-up and fetches wait on. It is not a
+	// message of a leader or a follower: no election timer, no majority and no read
+	// counts it.
+	Arriving struct{ From ReplicaID }
+	// Sent tells how far the bulk messages for a peer have got on their link:
+	// Queued bytes of them are not acknowledged by the peer's end. They may still
+	// arrive, so nothing is sent again. A link gives it when this has changed, at
+	// most every 20 ms; always when Queued becomes 0, which it also does when the
+	// connection breaks, since what was on its way is lost then. A link that never
+	// gives it is taken for a slow one of which nothing is known.
+	Sent struct {
+		To     ReplicaID
+		Queued int
+	}
 	// Persisted says that everything up to and including the Effects with this
 	// Sequence is durable.
 	Persisted struct{ Sequence uint64 }
@@ -184,6 +222,8 @@ type (
 
 func (Tick) event()          {}
 func (Receive) event()       {}
+func (Arriving) event()      {}
+func (Sent) event()          {}
 func (Persisted) event()     {}
 func (Propose) event()       {}
 func (ProposeConfig) event() {}

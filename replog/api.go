@@ -179,6 +179,13 @@ type (
 		Peer    paxos.ReplicaID
 		Message *pb.PeerMessage
 	}
+	// PeerArriving and PeerSent say how bulk messages travel on the links, see
+	// paxos.Arriving and paxos.Sent.
+	PeerArriving struct{ Peer paxos.ReplicaID }
+	PeerSent     struct {
+		Peer   paxos.ReplicaID
+		Queued int
+	}
 	// AppendDone says that everything appended up to Sequence is durable.
 	AppendDone struct{ Sequence uint64 }
 	// ReadDone answers a DiskRead.
@@ -219,6 +226,8 @@ func (Tick) nodeEvent()              {}
 func (PeerConnected) nodeEvent()     {}
 func (PeerDisconnected) nodeEvent()  {}
 func (PeerReceived) nodeEvent()      {}
+func (PeerArriving) nodeEvent()      {}
+func (PeerSent) nodeEvent()          {}
 func (AppendDone) nodeEvent()        {}
 func (ReadDone) nodeEvent()          {}
 func (SnapshotSaved) nodeEvent()     {}

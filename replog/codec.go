@@ -2,6 +2,8 @@ package replog
 
 import (
 	"fmt"
+	"math"
+	"time"
 
 	"github.com/seed70370324/lockd/paxos"
 	"github.com/seed70370324/lockd/replog/pb"
@@ -101,10 +103,14 @@ func EncodeEntries(entries []paxos.Entry) []*pb.Entry {
 	for i := range entries {
 		e, r := &entries[i], &room[i]
 		r.entry.Slot = uint64(e.Slot)
-		r.entry.Chosen = e.Chosen
+		r.entry.Chosen, r.entry.Named = e.Chosen, e.Named
 		if !e.Ballot.IsZero() {
 			r.ballot.Round, r.ballot.Replica = e.Ballot.Round, uint64(e.Ballot.Replica)
 			r.entry.Ballot = &r.ballot
+		}
+		out[i] = &r.entry
+		if e.Named {
+			continue
 		}
 		r.value.Kind = pb.ValueKind(e.Value.Kind)
 		switch e.Value.Kind {
@@ -118,13 +124,13 @@ func EncodeEntries(entries []paxos.Entry) []*pb.Entry {
 			r.value.Config = EncodeConfiguration(e.Value.Config)
 		}
 		r.entry.Value = &r.value
-		out[i] = &r.entry
 	}
 	return out
 }
 
 // DecodeEntries is the inverse of EncodeEntries. It wants a slot and a value
-// of a known kind in every entry; the order is the caller's matter.
+// of a known kind in every entry, and no value in one that is only named; the
+// order is the caller's matter.
 func DecodeEntries(entries []*pb.Entry) ([]paxos.Entry, error) {
 	if len(entries) == 0 {
 		return nil, nil
@@ -134,14 +140,22 @@ func DecodeEntries(entries []*pb.Entry) ([]paxos.Entry, error) {
 		if e.GetSlot() == 0 {
 			return nil, fmt.Errorf("entry %d of %d has no slot", i, len(entries))
 		}
-		v, err := decodeValue(e.Value)
-		if err != nil {
-			return nil, fmt.Errorf("entry of slot %d: %w", e.Slot, err)
+		var v paxos.Value
+		if e.Named {
+			if e.Value != nil {
+				return nil, fmt.Errorf("entry of slot %d is named only, and has a value", e.Slot)
+			}
+		} else {
+			var err error
+			if v, err = decodeValue(e.Value); err != nil {
+				return nil, fmt.Errorf("entry of slot %d: %w", e.Slot, err)
+			}
 		}
 		out[i] = paxos.Entry{
 			Slot:   paxos.Slot(e.Slot),
 			Ballot: DecodeBallot(e.Ballot),
 			Chosen: e.Chosen,
+			Named:  e.Named,
 			Value:  v,
 		}
 	}
@@ -190,6 +204,11 @@ func DecodeRecord(r *pb.LogRecord) (*paxos.Record, error) {
 	if err != nil {
 		return nil, err
 	}
+	for i := range entries {
+		if entries[i].Named {
+			return nil, fmt.Errorf("entry of slot %d has no value in a record", entries[i].Slot)
+		}
+	}
 	return &paxos.Record{
 		Promised: DecodeBallot(r.GetPromised()),
 		Chosen:   paxos.Slot(r.GetChosen()),
@@ -211,6 +230,9 @@ func EncodeMessage(m *paxos.Message) *pb.PaxosMessage {
 		Ok:       m.OK,
 		Limit:    m.Limit,
 		Entries:  EncodeEntries(m.Entries),
+
+		WallSeconds: m.WallSeconds,
+		RoundTrip:   int64(m.RoundTrip),
 	}
 }
 
@@ -220,7 +242,7 @@ func DecodeMessage(p *pb.PaxosMessage, from, to paxos.ReplicaID) (paxos.Message,
 	if p == nil {
 		return paxos.Message{}, fmt.Errorf("no message")
 	}
-	if p.Kind == uint32(paxos.MsgNone) || p.Kind > uint32(paxos.MsgHandover) {
+	if p.Kind > math.MaxUint8 || !paxos.MessageKind(p.Kind).Known() {
 		return paxos.Message{}, fmt.Errorf("message of kind %d, which this version does not know", p.Kind)
 	}
 	entries, err := DecodeEntries(p.Entries)
@@ -240,5 +262,8 @@ func DecodeMessage(p *pb.PaxosMessage, from, to paxos.ReplicaID) (paxos.Message,
 		OK:       p.Ok,
 		Limit:    p.Limit,
 		Entries:  entries,
+
+		WallSeconds: p.WallSeconds,
+		RoundTrip:   time.Duration(p.RoundTrip),
 	}, nil
 }

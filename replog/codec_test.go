@@ -3,6 +3,7 @@ package replog
 import (
 	"reflect"
 	"testing"
+	"time"
 
 	"google.golang.org/protobuf/proto"
 	"pgregory.net/rapid"
@@ -33,7 +34,8 @@ func drawConfiguration(t *rapid.T) *paxos.Configuration {
 	return c
 }
 
-func drawEntries(t *rapid.T) []paxos.Entry {
+// drawEntries draws entries with their values, or some that are only named.
+func drawEntries(t *rapid.T, named bool) []paxos.Entry {
 	var out []paxos.Entry
 	for range rapid.IntRange(0, 4).Draw(t, "entries") {
 		e := paxos.Entry{
@@ -41,11 +43,17 @@ func drawEntries(t *rapid.T) []paxos.Entry {
 			Ballot: drawBallot(t),
 			Chosen: rapid.Bool().Draw(t, "chosen"),
 		}
+		if named && rapid.Bool().Draw(t, "named") {
+			e.Named = true
+			out = append(out, e)
+			continue
+		}
 		switch e.Value.Kind = paxos.ValueKind(rapid.IntRange(0, 3).Draw(t, "kind")); e.Value.Kind {
 		case paxos.Batch:
 			e.Value.Commands = rapid.SliceOfN(rapid.SliceOfN(rapid.Byte(), 1, 20), 1, 4).Draw(t, "commands")
 		case paxos.Lead:
 			e.Value.Leader = drawBallot(t)
+			e.Value.WallSeconds, e.Value.CellTime = rapid.Int64().Draw(t, "wall"), rapid.Int64().Draw(t, "cell time")
 		case paxos.Config:
 			e.Value.Config = drawConfiguration(t)
 		}
@@ -67,7 +75,7 @@ func overTheWire[M proto.Message](t *rapid.T, m, empty M) M {
 
 func TestRecordsComeBackAsTheyWere(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		r := &paxos.Record{Promised: drawBallot(t), Chosen: paxos.Slot(rapid.Uint64().Draw(t, "chosen")), Entries: drawEntries(t)}
+		r := &paxos.Record{Promised: drawBallot(t), Chosen: paxos.Slot(rapid.Uint64().Draw(t, "chosen")), Entries: drawEntries(t, false)}
 		got, err := DecodeRecord(overTheWire(t, EncodeRecord(r), &pb.LogRecord{}))
 		if err != nil || !reflect.DeepEqual(r, got) {
 			t.Fatalf("%+v became %+v, %v", r, got, err)
@@ -79,10 +87,11 @@ func TestMessagesComeBackAsTheyWere(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		n := func(what string) uint64 { return rapid.Uint64().Draw(t, what) }
 		m := paxos.Message{
-			Kind: paxos.MessageKind(rapid.IntRange(1, int(paxos.MsgHandover)).Draw(t, "kind")), From: 1, To: 2,
+			Kind: paxos.MessageKind(rapid.IntRange(1, int(paxos.MsgValues)).Draw(t, "kind")), From: 1, To: 2,
 			Ballot: drawBallot(t), Promised: drawBallot(t), Slot: paxos.Slot(n("slot")), Chosen: paxos.Slot(n("chosen")),
 			First: paxos.Slot(n("first")), Sequence: n("sequence"), OK: rapid.Bool().Draw(t, "ok"), Limit: n("limit"),
-			Entries: drawEntries(t),
+			Entries: drawEntries(t, true), WallSeconds: rapid.Int64().Draw(t, "wall"),
+			RoundTrip: time.Duration(rapid.Int64().Draw(t, "round trip")),
 		}
 		got, err := DecodeMessage(overTheWire(t, EncodeMessage(&m), &pb.PaxosMessage{}), 1, 2)
 		if err != nil || !reflect.DeepEqual(m, got) {
@@ -98,8 +107,10 @@ func TestCodecRefusesWhatItDoesNotKnow(t *testing.T) {
 	for what, p := range map[string]*pb.PaxosMessage{
 		"nothing":               nil,
 		"no kind":               {},
-		"a kind to come":        {Kind: uint32(paxos.MsgHandover) + 1},
+		"a kind to come":        {Kind: uint32(paxos.MsgValues) + 1},
 		"a huge kind":           {Kind: 1<<32 - 1},
+		"a kind beyond a byte":  {Kind: 256 + uint32(paxos.MsgAccept)},
+		"a value in a name":     {Kind: uint32(paxos.MsgPromise), Entries: []*pb.Entry{{Slot: 1, Named: true, Value: &pb.Value{}}}},
 		"an entry without slot": {Kind: uint32(paxos.MsgAccept), Entries: []*pb.Entry{{Value: &pb.Value{}}}},
 		"no entry":              {Kind: uint32(paxos.MsgAccept), Entries: []*pb.Entry{nil}},
 		"no value":              value(nil),
@@ -112,5 +123,8 @@ func TestCodecRefusesWhatItDoesNotKnow(t *testing.T) {
 		if _, err := DecodeMessage(p, 1, 2); err == nil {
 			t.Errorf("%s was accepted", what)
 		}
+	}
+	if _, err := DecodeRecord(&pb.LogRecord{Entries: []*pb.Entry{{Slot: 1, Named: true}}}); err == nil {
+		t.Error("a record was accepted that names a value and does not have it")
 	}
 }

@@ -273,6 +273,10 @@ func (n *Node) Step(now time.Duration, ev Event) {
 		n.peerDisconnected(ev.Peer)
 	case PeerReceived:
 		n.peerReceived(ev.Peer, ev.Message)
+	case PeerArriving:
+		n.px.Step(n.now, paxos.Arriving{From: ev.Peer})
+	case PeerSent:
+		n.px.Step(n.now, paxos.Sent{To: ev.Peer, Queued: ev.Queued})
 	case AppendDone:
 		if ev.Sequence > n.sequence {
 			invariant.Assert(false, "record %d is said to be durable, the last one written was %d", ev.Sequence, n.sequence)
@@ -458,7 +462,7 @@ func outgoing(m *paxos.Message) Send {
 	return Send{
 		To:      m.To,
 		Message: &pb.PeerMessage{Body: &pb.PeerMessage_Paxos{Paxos: EncodeMessage(m)}},
-		Bulk:    m.Kind == paxos.MsgCatchUpReply,
+		Bulk:    m.Kind == paxos.MsgCatchUpReply || m.Kind == paxos.MsgValues,
 	}
 }
 

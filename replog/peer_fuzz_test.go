@@ -19,7 +19,7 @@ import (
 // FuzzPeerMessage: a message that can be decoded is the same after it has been
 // encoded again.
 func FuzzPeerMessage(f *testing.F) {
-	for kind := paxos.MsgNone; kind <= paxos.MsgHandover; kind++ {
+	for kind := paxos.MsgNone; kind <= paxos.MsgValues; kind++ {
 		m := paxos.Message{Kind: kind, Ballot: paxos.Ballot{Round: 3, Replica: 1}, Promised: paxos.Ballot{Round: 2, Replica: 3},
 			Slot: 9, Chosen: 8, First: 2, Sequence: 77, OK: kind%2 == 0, Limit: 1 << 20,
 			Entries: []paxos.Entry{{Slot: 1}, {Slot: 9, Chosen: true, Value: paxos.Value{Kind: paxos.Batch, Commands: [][]byte{[]byte("x")}}}}}

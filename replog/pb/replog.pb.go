@@ -804,6 +804,7 @@ type Entry struct {
 	Ballot        *Ballot                `protobuf:"bytes,2,opt,name=ballot,proto3" json:"ballot,omitempty"`
 	Value         *Value                 `protobuf:"bytes,3,opt,name=value,proto3" json:"value,omitempty"`
 	Chosen        bool                   `protobuf:"varint,4,opt,name=chosen,proto3" json:"chosen,omitempty"` // known chosen; ballot then is meaningless
+	Named         bool                   `protobuf:"varint,5,opt,name=named,proto3" json:"named,omitempty"`   // promise, fetch: slot and ballot alone, without value
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -866,6 +867,13 @@ func (x *Entry) GetChosen() bool {
 	return false
 }
 
+func (x *Entry) GetNamed() bool {
+	if x != nil {
+		return x.Named
+	}
+	return false
+}
+
 // PaxosMessage carries every message of the protocol; kind says which fields
 // count (see the package comment of paxos).
 type PaxosMessage struct {
@@ -881,7 +889,9 @@ type PaxosMessage struct {
 	Ok       bool                   `protobuf:"varint,9,opt,name=ok,proto3" json:"ok,omitempty"`
 	Limit    uint64                 `protobuf:"varint,10,opt,name=limit,proto3" json:"limit,omitempty"`
 	// Promise: the sender's wall clock, in seconds since 1970 (0: unknown).
-	WallSeconds   int64 `protobuf:"varint,11,opt,name=wall_seconds,json=wallSeconds,proto3" json:"wall_seconds,omitempty"`
+	WallSeconds int64 `protobuf:"varint,11,opt,name=wall_seconds,json=wallSeconds,proto3" json:"wall_seconds,omitempty"`
+	// How long the sender waits for the answers of a majority, in nanoseconds.
+	RoundTrip     int64 `protobuf:"varint,12,opt,name=round_trip,json=roundTrip,proto3" json:"round_trip,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -989,6 +999,13 @@ func (x *PaxosMessage) GetLimit() uint64 {
 func (x *PaxosMessage) GetWallSeconds() int64 {
 	if x != nil {
 		return x.WallSeconds
+	}
+	return 0
+}
+
+func (x *PaxosMessage) GetRoundTrip() int64 {
+	if x != nil {
+		return x.RoundTrip
 	}
 	return 0
 }
@@ -1615,12 +1632,13 @@ const file_replog_pb_replog_proto_rawDesc = "" +
 	"\vincarnation\x18\x03 \x01(\x04R\vincarnation\x12!\n" +
 	"\fpeer_address\x18\x04 \x01(\tR\vpeerAddress\x12%\n" +
 	"\x0eclient_address\x18\x05 \x01(\tR\rclientAddress\x12\x14\n" +
-	"\x05voter\x18\x06 \x01(\bR\x05voter\"\x8c\x01\n" +
+	"\x05voter\x18\x06 \x01(\bR\x05voter\"\xa2\x01\n" +
 	"\x05Entry\x12\x12\n" +
 	"\x04slot\x18\x01 \x01(\x04R\x04slot\x12,\n" +
 	"\x06ballot\x18\x02 \x01(\v2\x14.lockd.replog.BallotR\x06ballot\x12)\n" +
 	"\x05value\x18\x03 \x01(\v2\x13.lockd.replog.ValueR\x05value\x12\x16\n" +
-	"\x06chosen\x18\x04 \x01(\bR\x06chosen\"\xd8\x02\n" +
+	"\x06chosen\x18\x04 \x01(\bR\x06chosen\x12\x14\n" +
+	"\x05named\x18\x05 \x01(\bR\x05named\"\xf7\x02\n" +
 	"\fPaxosMessage\x12\x12\n" +
 	"\x04kind\x18\x01 \x01(\rR\x04kind\x12,\n" +
 	"\x06ballot\x18\x02 \x01(\v2\x14.lockd.replog.BallotR\x06ballot\x12\x12\n" +
@@ -1633,7 +1651,9 @@ const file_replog_pb_replog_proto_rawDesc = "" +
 	"\x02ok\x18\t \x01(\bR\x02ok\x12\x14\n" +
 	"\x05limit\x18\n" +
 	" \x01(\x04R\x05limit\x12!\n" +
-	"\fwall_seconds\x18\v \x01(\x03R\vwallSeconds\"\x84\x01\n" +
+	"\fwall_seconds\x18\v \x01(\x03R\vwallSeconds\x12\x1d\n" +
+	"\n" +
+	"round_trip\x18\f \x01(\x03R\troundTrip\"\x84\x01\n" +
 	"\tLogRecord\x120\n" +
 	"\bpromised\x18\x01 \x01(\v2\x14.lockd.replog.BallotR\bpromised\x12\x16\n" +
 	"\x06chosen\x18\x02 \x01(\x04R\x06chosen\x12-\n" +

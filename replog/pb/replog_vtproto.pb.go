@@ -704,6 +704,16 @@ func (m *Entry) MarshalToSizedBufferVT(dAtA []byte) (int, error) {
 		i -= len(m.unknownFields)
 		copy(dAtA[i:], m.unknownFields)
 	}
+	if m.Named {
+		i--
+		if m.Named {
+			dAtA[i] = 1
+		} else {
+			dAtA[i] = 0
+		}
+		i--
+		dAtA[i] = 0x28
+	}
 	if m.Chosen {
 		i--
 		if m.Chosen {
@@ -771,6 +781,11 @@ func (m *PaxosMessage) MarshalToSizedBufferVT(dAtA []byte) (int, error) {
 	if m.unknownFields != nil {
 		i -= len(m.unknownFields)
 		copy(dAtA[i:], m.unknownFields)
+	}
+	if m.RoundTrip != 0 {
+		i = protohelpers.EncodeVarint(dAtA, i, uint64(m.RoundTrip))
+		i--
+		dAtA[i] = 0x60
 	}
 	if m.WallSeconds != 0 {
 		i = protohelpers.EncodeVarint(dAtA, i, uint64(m.WallSeconds))
@@ -1643,6 +1658,9 @@ func (m *Entry) SizeVT() (n int) {
 	if m.Chosen {
 		n += 2
 	}
+	if m.Named {
+		n += 2
+	}
 	n += len(m.unknownFields)
 	return n
 }
@@ -1690,6 +1708,9 @@ func (m *PaxosMessage) SizeVT() (n int) {
 	}
 	if m.WallSeconds != 0 {
 		n += 1 + protohelpers.SizeOfVarint(uint64(m.WallSeconds))
+	}
+	if m.RoundTrip != 0 {
+		n += 1 + protohelpers.SizeOfVarint(uint64(m.RoundTrip))
 	}
 	n += len(m.unknownFields)
 	return n
@@ -3680,6 +3701,26 @@ func (m *Entry) UnmarshalVT(dAtA []byte) error {
 				}
 			}
 			m.Chosen = bool(v != 0)
+		case 5:
+			if wireType != 0 {
+				return fmt.Errorf("proto: wrong wireType = %d for field Named", wireType)
+			}
+			var v int
+			for shift := uint(0); ; shift += 7 {
+				if shift >= 64 {
+					return protohelpers.ErrIntOverflow
+				}
+				if iNdEx >= l {
+					return io.ErrUnexpectedEOF
+				}
+				b := dAtA[iNdEx]
+				iNdEx++
+				v |= int(b&0x7F) << shift
+				if b < 0x80 {
+					break
+				}
+			}
+			m.Named = bool(v != 0)
 		default:
 			iNdEx = preIndex
 			skippy, err := protohelpers.Skip(dAtA[iNdEx:])
@@ -3986,6 +4027,25 @@ func (m *PaxosMessage) UnmarshalVT(dAtA []byte) error {
 				b := dAtA[iNdEx]
 				iNdEx++
 				m.WallSeconds |= int64(b&0x7F) << shift
+				if b < 0x80 {
+					break
+				}
+			}
+		case 12:
+			if wireType != 0 {
+				return fmt.Errorf("proto: wrong wireType = %d for field RoundTrip", wireType)
+			}
+			m.RoundTrip = 0
+			for shift := uint(0); ; shift += 7 {
+				if shift >= 64 {
+					return protohelpers.ErrIntOverflow
+				}
+				if iNdEx >= l {
+					return io.ErrUnexpectedEOF
+				}
+				b := dAtA[iNdEx]
+				iNdEx++
+				m.RoundTrip |= int64(b&0x7F) << shift
 				if b < 0x80 {
 					break
 				}
