@@ -91,12 +91,22 @@ func (d *driver) call(ctx context.Context, op, path string, cmd *storepb.Command
 
 // callResult executes a command; a refusal is a result.
 func (d *driver) callResult(ctx context.Context, op, path string, cmd *storepb.Command) (*storepb.Result, error) {
+	return d.callReleasing(ctx, op, path, cmd, nil)
+}
+
+// callReleasing is callResult for a command that releases locks if it is done.
+func (d *driver) callReleasing(ctx context.Context, op, path string, cmd *storepb.Command, locks []*Lock) (*storepb.Result, error) {
 	if n := cmd.SizeVT(); n > commandMax {
 		return nil, &Error{Op: op, Path: path, Err: ErrTooLarge,
 			Detail: fmt.Sprintf("%d bytes in one request, the limit is %d", n, commandMax)}
 	}
 	c := newCall(d.newID())
-	if err := d.begin(ctx, c, machine.Call{ID: c.id, Command: cmd}); err != nil {
+	c.releases = locks
+	var ids []machine.CallID
+	for _, l := range locks {
+		ids = append(ids, l.id)
+	}
+	if err := d.begin(ctx, c, machine.Call{ID: c.id, Command: cmd, Releases: ids}); err != nil {
 		return nil, opError(op, path, err)
 	}
 	r := d.await(ctx, c)
@@ -133,7 +143,7 @@ func (d *driver) acquire(ctx context.Context, op string, a *storepb.Acquire, lc 
 	d.readFor(c)
 	// The service ends the wait; if it cannot be reached, the client does.
 	var late <-chan time.Time
-	if lc.waitSet && lc.wait > 0 {
+	if lc.seen.has(optWait) && lc.wait > 0 {
 		t := time.NewTimer(lc.wait + waitSlack - time.Since(start))
 		defer t.Stop()
 		late = t.C

@@ -18,7 +18,7 @@ import (
 // been done without the lock. Do waits for the release as Release does; if the
 // session ended before the release was answered, the error says so.
 func (s *Session) Do(ctx context.Context, path string, work func(context.Context, *Lock) error, options ...LockOption) (err error) {
-	l, err := s.d.lock(ctx, "do", path, options, nil)
+	l, err := s.d.lock(ctx, "do", path, options, false)
 	if err != nil {
 		return err
 	}
@@ -27,6 +27,8 @@ func (s *Session) Do(ctx context.Context, path string, work func(context.Context
 		lost := l.Err()
 		rerr := l.Release(ctx)
 		switch {
+		case l.releasedInTxn():
+			// The service released it while it was held: nothing has been lost.
 		case errors.Is(lost, ErrLost):
 			// An error of work that comes from the loss already tells it.
 			if !errors.Is(err, ErrLost) {

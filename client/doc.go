@@ -20,6 +20,17 @@
 //		return store.Write(ctx, l.Fence(), data)
 //	})
 //
+// # Conditions
+//
+// Writes take conditions, all of which must hold at the instant at which the
+// service executes them. HeldBy makes a write depend on a lock, so that it is
+// not done late; IfUnchanged makes it depend on what was read before. A
+// condition whose number was never set, one that is given twice and one that
+// contradicts another are refused with ErrInvalid before anything is sent.
+//
+//	_, err = l.Txn().Put("/result", data).Commit(ctx)
+//	_, err = s.Put(ctx, n.Path, changed, client.IfUnchanged(n.Stat))
+//
 // # Sessions and readers
 //
 // A Session (Dial) owns locks and ephemeral nodes and executes each write

@@ -98,6 +98,8 @@ type call struct {
 	answers chan answer   // has room for all that comes: Waiting once, Done once
 	lock    lockRequest   // Acquire
 	release *Lock         // Release: is told instead of answers
+	// Call: if its result is OK the service has released these.
+	releases []*Lock
 }
 
 // answer is what comes for a call.
@@ -127,7 +129,7 @@ func newCall(id machine.CallID) *call {
 // only one who knows it, and must forget it.
 func (c *call) free() {
 	invariant.Assert(len(c.answers) == 0, "a call is over and has an answer more")
-	c.id, c.lock = 0, lockRequest{}
+	c.id, c.lock, c.releases = 0, lockRequest{}, nil
 	callPool.Put(c)
 }
 
@@ -197,6 +199,8 @@ func newConfig(addresses []string, options []Option) (config, error) {
 		}
 	}
 	switch {
+	case c.fault != "":
+		return c, errors.New(c.fault)
 	case len(addresses) == 0:
 		return c, errors.New("no address of a replica was given")
 	case c.lease < time.Second || c.lease > 10*time.Minute:
@@ -440,6 +444,12 @@ func (d *driver) results(e *machine.Effects, now time.Duration) {
 		delete(d.calls, r.ID)
 		if c != nil {
 			d.quickDone(c, now)
+			if len(c.releases) > 0 && r.Result.GetCode() == storepb.Code_OK && r.Err == nil {
+				for _, l := range c.releases {
+					d.guard.remove(l)
+					l.committed()
+				}
+			}
 		}
 		switch {
 		case c == nil:

@@ -18,7 +18,7 @@ var (
 	ErrNotFound = errors.New("no such node")
 	// ErrExists: the node to be created is there already.
 	ErrExists = errors.New("node exists already")
-	// ErrConflict: a condition (IfGeneration, IfAbsent, HeldFence) does not hold.
+	// ErrConflict: a condition (IfUnchanged, IfAbsent, HeldBy, ...) does not hold.
 	ErrConflict = errors.New("condition does not hold")
 	// ErrNotEmpty: a node that has children is deleted only with Recursive.
 	ErrNotEmpty = errors.New("node has children (delete them, or recursively)")
@@ -155,7 +155,7 @@ func (e *HeldError) Unwrap() []error {
 // transaction was done.
 type TxnError struct {
 	Op   int    // index of the operation, from 0
-	Kind string // "create", "put", "delete", "check"
+	Kind string // "create", "put", "delete", "check", "release"
 	Path string
 	Err  error // ErrExists, ErrConflict, ...
 }

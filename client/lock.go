@@ -42,6 +42,7 @@ type Lock struct {
 	over     error         // why it is not held any more; set once
 	released chan struct{} // closed when a release has been answered; nil before one began
 	result   error         // of the release; ErrLost from its beginning if it was lost
+	inTxn    bool          // a transaction that was done has released it
 }
 
 // Path of the lock's node.
@@ -190,21 +191,7 @@ func (l *Lock) end(cause error) {
 // ctx.
 func (l *Lock) Release(ctx context.Context) error {
 	begun := clock.Now()
-	l.checkDeadline(begun)
-	l.mu.Lock()
-	first := l.released == nil
-	if first {
-		l.released = make(chan struct{})
-		if errors.Is(l.over, ErrLost) {
-			l.result = l.over
-		}
-	}
-	released := l.released
-	l.mu.Unlock()
-	if first {
-		l.end(ErrReleased)
-		l.d.release(l)
-	}
+	released := l.startRelease()
 	l.d.readFor(closing(released))
 	select {
 	case <-released:
@@ -220,6 +207,46 @@ func (l *Lock) Release(ctx context.Context) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.result
+}
+
+// startRelease sends the release unless one is under way or done, and returns
+// what is closed when it has been answered.
+func (l *Lock) startRelease() (released chan struct{}) {
+	l.checkDeadline(clock.Now())
+	l.mu.Lock()
+	first := l.released == nil
+	if first {
+		l.released = make(chan struct{})
+		if errors.Is(l.over, ErrLost) {
+			l.result = l.over
+		}
+	}
+	released = l.released
+	l.mu.Unlock()
+	if first {
+		l.end(ErrReleased)
+		l.d.release(l)
+	}
+	return released
+}
+
+// committed: a transaction that was done has released the lock. There is
+// nothing to send any more. A Release that was called meanwhile gets its answer
+// on its own.
+func (l *Lock) committed() {
+	l.end(ErrReleased)
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.inTxn = true
+	if l.released == nil {
+		l.released = closedChan
+	}
+}
+
+func (l *Lock) releasedInTxn() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.inTxn
 }
 
 // releasePatience is how long Release waits even if its context has ended.
@@ -239,7 +266,7 @@ func (l *Lock) releaseDone(r *storepb.Result, err error) {
 		return
 	default:
 	}
-	if l.result == nil {
+	if l.result == nil && !l.inTxn {
 		l.result = err
 	}
 	close(l.released)
@@ -254,26 +281,29 @@ func (l *Lock) releaseDone(r *storepb.Result, err error) {
 // *HeldError, which names the holders; the request is withdrawn. When ctx ends
 // Lock returns at once, also if no service can be reached; nothing stays held.
 func (s *Session) Lock(ctx context.Context, path string, options ...LockOption) (*Lock, error) {
-	return s.d.lock(ctx, "lock", path, options, nil)
+	return s.d.lock(ctx, "lock", path, options, false)
 }
 
 // TryLock is Lock without waiting: if the lock is not free it fails at once
 // with *HeldError.
 func (s *Session) TryLock(ctx context.Context, path string, options ...LockOption) (*Lock, error) {
-	return s.d.lock(ctx, "trylock", path, options, Wait(0))
+	return s.d.lock(ctx, "trylock", path, options, true)
 }
 
 // waitSlack is how much longer than Wait the client gives the service to
 // answer before it withdraws the request by itself.
 const waitSlack = time.Second
 
-func (d *driver) lock(ctx context.Context, op, path string, options []LockOption, last LockOption) (*Lock, error) {
+func (d *driver) lock(ctx context.Context, op, path string, options []LockOption, try bool) (*Lock, error) {
 	c := lockConfig{mode: ModeExclusive, delay: DefaultLockDelay}
 	for _, o := range options {
 		o.lockOption(&c)
 	}
-	if last != nil {
-		last.lockOption(&c)
+	if try {
+		if c.seen.has(optWait) {
+			c.refuse("TryLock does not wait: Wait is an option of Lock")
+		}
+		c.once(optWait)
 	}
 	path, err := d.path(op, path)
 	if err != nil {
@@ -286,15 +316,17 @@ func (d *driver) lock(ctx context.Context, op, path string, options []LockOption
 		Path:        path,
 		Mode:        storepb.LockMode(c.mode),
 		LockDelayMs: uint64(c.delay / time.Millisecond),
-		NoDeadline:  !c.waitSet,
+		NoDeadline:  !c.seen.has(optWait),
 		WaitMs:      uint64((c.wait + time.Millisecond - 1) / time.Millisecond),
-		Create:      !c.mustExist,
+		Create:      !c.seen.has(optMustExist),
 	}
 	return d.acquire(ctx, op, a, c)
 }
 
 func (c *lockConfig) check() error {
 	switch {
+	case c.fault != "":
+		return errors.New(c.fault)
 	case c.delay < 0 || c.delay > LockDelayMax:
 		return fmt.Errorf("lock-delay of %v: 0 to %v is allowed", c.delay, LockDelayMax)
 	case c.stop < 0:

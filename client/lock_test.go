@@ -391,7 +391,7 @@ func TestBootDeadline(t *testing.T) {
 	c := newCell(t)
 	s := c.dial(client.WithLease(time.Second))
 	ctx := within(t)
-	l := must(s.Lock(ctx, "/l", client.LockDelay(time.Minute), client.Stop(10*time.Second)))(t)
+	l := must(s.Lock(ctx, "/l", client.LockDelay(time.Minute), client.StopGrace(10*time.Second)))(t)
 	last, moved := l.BootDeadline()
 	if in := last - clock.Now(); in < 45*time.Second || in > 51*time.Second {
 		t.Fatalf("deadline in %v", in)

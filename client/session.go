@@ -57,9 +57,10 @@ func (s *Session) Err() error { return s.d.ended() }
 func (s *Session) State() State { return s.d.currentState() }
 
 // Put writes the whole content of a node, creating a permanent one if there is
-// none (not with MustExist or IfGeneration). nil writes null content. Options:
-// IfGeneration, IfAbsent, MustExist, WithParents. It returns the node's new
-// Stat.
+// none (not with MustExist or a condition on the node itself). nil writes null
+// content. Options: IfUnchanged and the other conditions, all of which must
+// hold; IfAbsent, MustExist, HeldBy, WhileHeld, WithParents. It returns the
+// node's new Stat.
 func (s *Session) Put(ctx context.Context, path string, data []byte, options ...PutOption) (Stat, error) {
 	path, err := s.d.path("put", path)
 	if err != nil {
@@ -68,26 +69,41 @@ func (s *Session) Put(ctx context.Context, path string, data []byte, options ...
 	c := &struct { // in one piece
 		command storepb.Command
 		op      storepb.Command_Put
-		put     storepb.Put
+		put     putCall
 	}{}
-	if err := putOp(&c.put, path, data, options); err != nil {
+	if err := s.d.putOp("put", &c.put, path, data, options); err != nil {
 		return Stat{}, err
 	}
-	c.op.Put = &c.put
+	c.op.Put = &c.put.op
 	c.command.Op = &c.op
 	r, err := s.d.call(ctx, "put", path, &c.command)
 	return statOf(r.GetStat()), err
 }
 
+// putCall is a Put with its options, in one piece.
+type putCall struct {
+	op      storepb.Put
+	options nodeOptions
+}
+
 // putOp fills in an empty Put.
-func putOp(put *storepb.Put, path string, data []byte, options []PutOption) error {
-	if err := checkData("put", path, data); err != nil {
+func (d *driver) putOp(op string, c *putCall, path string, data []byte, options []PutOption) error {
+	if err := checkData(op, path, data); err != nil {
 		return err
 	}
-	put.Path, put.Data, put.HasData, put.Create = path, data, data != nil, true
-	for _, o := range options {
-		o.putOption(put)
+	o := &c.options
+	for _, option := range options {
+		option.nodeOption(o)
 	}
+	if err := o.finish(d, op, path, o.seen.has(optIfAbsent), false); err != nil {
+		return err
+	}
+	put := &c.op
+	put.Path, put.Data, put.HasData, put.Conditions = path, data, data != nil, o.conditions
+	put.Create = !o.seen.has(optMustExist) && o.seen&aboutNode == 0
+	put.Parents = o.seen.has(optWithParents)
+	// For a service that does not know conditions yet.
+	put.IfGeneration, put.Conditional = o.olderFields()
 	return nil
 }
 
@@ -101,8 +117,8 @@ func checkData(op, path string, data []byte) error {
 
 // Create makes a node, permanent by default. It fails with ErrExists if there
 // is one and with ErrNotFound if the parent is missing. Options: Ephemeral,
-// Container, Sequential, WithParents. The Node returned has the path that was
-// created and its Stat, and data as given.
+// Container, Sequential, WithParents, HeldBy, WhileHeld. The Node returned has
+// the path that was created and its Stat, and data as given.
 func (s *Session) Create(ctx context.Context, path string, data []byte, options ...CreateOption) (Node, error) {
 	create, err := s.d.createOp("create", path, data, options)
 	if err != nil {
@@ -120,31 +136,53 @@ func (s *Session) Create(ctx context.Context, path string, data []byte, options 
 }
 
 func (d *driver) createOp(op, path string, data []byte, options []CreateOption) (*storepb.Create, error) {
-	create := &storepb.Create{Path: path, Kind: storepb.NodeKind_PERMANENT, Data: data, HasData: data != nil}
-	for _, o := range options {
-		o.createOption(create)
+	var o nodeOptions
+	o.kind = storepb.NodeKind_PERMANENT
+	for _, option := range options {
+		option.nodeOption(&o)
 	}
-	var err error
-	if create.Path, err = d.createPath(op, path, create.Sequential); err != nil {
+	sequential := o.seen.has(optSequential)
+	path, err := d.createPath(op, path, sequential)
+	if err != nil {
 		return nil, err
 	}
-	return create, checkData(op, create.Path, data)
+	if err := checkData(op, path, data); err != nil {
+		return nil, err
+	}
+	if err := o.finish(d, op, path, true, sequential); err != nil {
+		return nil, err
+	}
+	return &storepb.Create{Path: path, Kind: o.kind, Sequential: sequential, Data: data, HasData: data != nil,
+		Parents: o.seen.has(optWithParents), Conditions: o.conditions}, nil
 }
 
 // Delete removes a node. It fails with ErrNotEmpty if it has children, and
-// with ErrLocked while its lock is held or waited for. Options: IfGeneration,
-// Recursive, Force.
+// with ErrLocked while its lock is held or waited for. Options: IfUnchanged and
+// the other conditions, HeldBy, WhileHeld, Recursive, Force.
 func (s *Session) Delete(ctx context.Context, path string, options ...DeleteOption) error {
 	path, err := s.d.path("delete", path)
 	if err != nil {
 		return err
 	}
-	del := &storepb.Delete{Path: path}
-	for _, o := range options {
-		o.deleteOption(del)
+	del, err := s.d.deleteOp("delete", path, options)
+	if err != nil {
+		return err
 	}
 	_, err = s.d.call(ctx, "delete", path, &storepb.Command{Op: &storepb.Command_Delete{Delete: del}})
 	return err
+}
+
+func (d *driver) deleteOp(op, path string, options []DeleteOption) (*storepb.Delete, error) {
+	var o nodeOptions
+	for _, option := range options {
+		option.nodeOption(&o)
+	}
+	if err := o.finish(d, op, path, false, false); err != nil {
+		return nil, err
+	}
+	del := &storepb.Delete{Path: path, Recursive: o.seen.has(optRecursive), Force: o.seen.has(optForce), Conditions: o.conditions}
+	del.IfGeneration, del.Conditional = o.olderFields()
+	return del, nil
 }
 
 // Break takes a lock away from its holder, whoever it is: for operators. The

@@ -128,7 +128,7 @@ func TestErrors(t *testing.T) {
 		{"much data", put("/big", make([]byte, 2<<20)), client.ErrTooLarge, "put /big: data is too large: 2097152 bytes, the limit is 1048576"},
 		{"lock what must exist", lock("/none", client.MustExist()), client.ErrNotFound, ""},
 		{"long lock-delay", lock("/l", client.LockDelay(61*time.Second)), client.ErrInvalid, "1m1s"},
-		{"long stop", lock("/l", client.Stop(23*time.Second)), client.ErrInvalid, "23s"},
+		{"long stop", lock("/l", client.StopGrace(23*time.Second)), client.ErrInvalid, "23s"},
 		{"held", lock("/dir/f"), client.ErrHeld, "lock /dir/f: held by "},
 		{"no sequencer", s.Check(ctx, "nonsense"), client.ErrLost, ""},
 		{"break nothing", s.Break(ctx, "/dir/f", 1), client.ErrLost, ""},

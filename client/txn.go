@@ -2,7 +2,9 @@ package client
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"slices"
 
 	storepb "github.com/seed70370324/lockd/store/pb"
 )
@@ -14,13 +16,23 @@ const txnMax = 1024
 // seeing those before it. Its methods return it, so that they can be chained;
 // mistakes in arguments come out at Commit. One goroutine at a time may use it.
 type Txn struct {
-	s   *Session
-	ops []*storepb.MultiOp
-	err error
+	d        *driver
+	lock     *Lock // of Lock.Txn
+	ops      []*storepb.MultiOp
+	releases []*Lock
+	err      error
 }
 
 // Txn begins a transaction. Nothing is sent before Commit.
-func (s *Session) Txn() *Txn { return &Txn{s: s} }
+func (s *Session) Txn() *Txn { return &Txn{d: s.d} }
+
+// Txn begins a transaction that is executed only while l is held: its first
+// operation, number 0, is a Check with HeldBy(l). It is the way to write what
+// the lock guards if that is in the same cell.
+func (l *Lock) Txn() *Txn {
+	t := &Txn{d: l.d, lock: l}
+	return t.Check(l.path, HeldBy(l))
+}
 
 func (t *Txn) add(err error, op *storepb.MultiOp) *Txn {
 	switch {
@@ -37,40 +49,95 @@ func (t *Txn) add(err error, op *storepb.MultiOp) *Txn {
 
 // Put is Session.Put as a part of the transaction.
 func (t *Txn) Put(path string, data []byte, options ...PutOption) *Txn {
-	path, err := t.s.d.path("txn put", path)
+	path, err := t.d.path("txn put", path)
 	if err != nil {
 		return t.add(err, nil)
 	}
-	put := &storepb.Put{}
-	err = putOp(put, path, data, options)
-	return t.add(err, &storepb.MultiOp{Op: &storepb.MultiOp_Put{Put: put}})
+	put := &putCall{}
+	err = t.d.putOp("txn put", put, path, data, options)
+	return t.add(err, &storepb.MultiOp{Op: &storepb.MultiOp_Put{Put: &put.op}})
 }
 
 // Create is Session.Create as a part of the transaction.
 func (t *Txn) Create(path string, data []byte, options ...CreateOption) *Txn {
-	create, err := t.s.d.createOp("txn create", path, data, options)
+	create, err := t.d.createOp("txn create", path, data, options)
 	return t.add(err, &storepb.MultiOp{Op: &storepb.MultiOp_Create{Create: create}})
 }
 
 // Delete is Session.Delete as a part of the transaction.
 func (t *Txn) Delete(path string, options ...DeleteOption) *Txn {
-	path, err := t.s.d.path("txn delete", path)
-	del := &storepb.Delete{Path: path}
-	for _, o := range options {
-		o.deleteOption(del)
+	path, err := t.d.path("txn delete", path)
+	if err != nil {
+		return t.add(err, nil)
 	}
+	del, err := t.d.deleteOp("txn delete", path, options)
 	return t.add(err, &storepb.MultiOp{Op: &storepb.MultiOp_Delete{Delete: del}})
 }
 
-// Check makes the transaction fail unless the conditions hold: the node exists
-// (always demanded, but for IfAbsent), IfGeneration, HeldFence.
+// Check makes the transaction fail unless all conditions hold. Without IfAbsent
+// the node must exist.
 func (t *Txn) Check(path string, conditions ...CheckOption) *Txn {
-	path, err := t.s.d.path("txn check", path)
-	check := &storepb.Check{Path: path}
-	for _, o := range conditions {
-		o.checkOption(check)
+	path, err := t.d.path("txn check", path)
+	if err != nil {
+		return t.add(err, nil)
+	}
+	var o nodeOptions
+	for _, option := range conditions {
+		option.nodeOption(&o)
+	}
+	absent := o.seen.has(optIfAbsent)
+	if !absent && o.seen&aboutNode == 0 {
+		o.require(exists(true))
+	}
+	err = o.finish(t.d, "txn check", path, absent, false)
+	check := &storepb.Check{Path: path, Conditions: o.conditions}
+	if check.Absent = absent; !absent {
+		check.IfGeneration, check.Conditional = o.olderFields()
+	}
+	for _, c := range o.conditions {
+		check.Fence = max(check.Fence, c.GetFence())
 	}
 	return t.add(err, &storepb.MultiOp{Op: &storepb.MultiOp_Check{Check: check}})
+}
+
+// Release gives locks back in the transaction: those named, or, without any,
+// the lock that the transaction began with (Lock.Txn). All that they guard must
+// have ended before Commit is called, as before Lock.Release. If the
+// transaction is done, they are released, and their contexts end; there is
+// nothing more to release, and Session.Do returns without error. If it is
+// refused, they are held as before. If its outcome is not known
+// (ErrUnknownOutcome), they are released on their own.
+func (t *Txn) Release(locks ...*Lock) *Txn {
+	if len(locks) == 0 {
+		if t.lock == nil {
+			return t.add(&Error{Op: "txn release", Err: ErrInvalid,
+				Detail: "which lock? Name it, or begin the transaction with Lock.Txn"}, nil)
+		}
+		locks = []*Lock{t.lock}
+	}
+	for _, l := range locks {
+		t.release(l)
+	}
+	return t
+}
+
+func (t *Txn) release(l *Lock) {
+	if l == nil {
+		t.add(&Error{Op: "txn release", Err: ErrInvalid, Detail: "the lock is nil"}, nil)
+		return
+	}
+	var err error
+	switch over := l.Err(); {
+	case l.d != t.d:
+		err = &Error{Op: "txn release", Path: l.path, Err: ErrInvalid, Detail: "the lock is held by another session"}
+	case slices.Contains(t.releases, l):
+		err = &Error{Op: "txn release", Path: l.path, Err: ErrInvalid, Detail: "the transaction releases the lock twice"}
+	case over != nil:
+		err = &Error{Op: "txn release", Path: l.path, Err: fmt.Errorf("%w: %w", ErrConflict, over)}
+	}
+	t.add(err, &storepb.MultiOp{Op: &storepb.MultiOp_Release{
+		Release: &storepb.Release{Path: l.path, Ticket: l.grant.GetTicket()}}})
+	t.releases = append(t.releases, l)
 }
 
 // Commit executes the transaction. The result has a Node for each operation:
@@ -83,8 +150,15 @@ func (t *Txn) Commit(ctx context.Context) ([]Node, error) {
 	if len(t.ops) == 0 {
 		return nil, nil
 	}
-	r, err := t.s.d.callResult(ctx, "txn", "", &storepb.Command{Op: &storepb.Command_Multi{
-		Multi: &storepb.Multi{Ops: t.ops}}})
+	r, err := t.d.callReleasing(ctx, "txn", "", &storepb.Command{Op: &storepb.Command_Multi{
+		Multi: &storepb.Multi{Ops: t.ops}}}, t.releases)
+	if errors.Is(err, ErrUnknownOutcome) {
+		// Perhaps they are released. What the caller knows of them must not be
+		// more than that.
+		for _, l := range t.releases {
+			l.startRelease()
+		}
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -137,6 +211,8 @@ func describeOp(op *storepb.MultiOp) (kind, path string) {
 		return "delete", o.Delete.GetPath()
 	case *storepb.MultiOp_Check:
 		return "check", o.Check.GetPath()
+	case *storepb.MultiOp_Release:
+		return "release", o.Release.GetPath()
 	}
 	return "operation", ""
 }

@@ -163,7 +163,7 @@ func (fl *lockFlags) check() error {
 
 func (fl *lockFlags) options(onWait func(*client.HeldError)) []client.LockOption {
 	margin := killMargin(fl.delay + 2*fl.lease/3)
-	options := []client.LockOption{client.LockDelay(fl.delay), client.Stop(fl.stop + margin)}
+	options := []client.LockOption{client.LockDelay(fl.delay), client.StopGrace(fl.stop + margin)}
 	if fl.shared {
 		options = append(options, client.Shared())
 	}

@@ -34,6 +34,9 @@ type (
 	Call struct {
 		ID      CallID
 		Command *storepb.Command
+		// Releases names the locks (by their Acquire) that the Command releases
+		// if it is done.
+		Releases []CallID
 	}
 	// Acquire starts a lock request; the answer (granted, refused, timed out)
 	// comes as one Done, however long it waits.

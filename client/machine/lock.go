@@ -32,6 +32,7 @@ type acquire struct {
 	phase  acquirePhase
 	told   bool // Waiting was told
 	lost   bool // told to the application; for good
+	inTxn  bool // a transaction that was done has released it
 	req    *request
 	grant  *storepb.Grant
 	index  int // in locks.held
@@ -267,6 +268,21 @@ func (m *Machine) giveBack(a *acquire, id CallID) {
 		m.calls[id] = call{req: r}
 	}
 	m.enqueue(r)
+}
+
+// releasedIn notes the locks that a request has released, which was done. A
+// Release of the same lock may be under way; it finds nothing any more.
+func (m *Machine) releasedIn(r *request) {
+	for _, id := range r.releases {
+		a := m.locks.byID[id]
+		switch {
+		case a == nil:
+		case a.phase == acqHeld:
+			m.forget(a)
+		default:
+			a.inTxn = true
+		}
+	}
 }
 
 // cancelAcquire ends a lock request that has no outcome yet.

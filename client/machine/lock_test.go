@@ -429,3 +429,68 @@ func TestTicketsOfOneSession(t *testing.T) {
 		t.Fatalf("lost %v", r.lost)
 	}
 }
+
+// A transaction that releases a lock ends it when it is done: no Release goes
+// out for it, and Close may say that the work has ended.
+func TestTransactionReleases(t *testing.T) {
+	commit := func(r *rig, id machine.CallID, lock machine.CallID) {
+		r.step(machine.Call{ID: id, Releases: []machine.CallID{lock}, Command: &storepb.Command{Op: &storepb.Command_Multi{
+			Multi: &storepb.Multi{Ops: []*storepb.MultiOp{{Op: &storepb.MultiOp_Release{Release: &storepb.Release{Path: "/l", Ticket: 1}}}}}}}})
+	}
+	begin := func(t *testing.T) *rig {
+		r := newRig(t, machine.Options{})
+		r.open()
+		r.keepAlive()
+		r.acquire(1, 0)
+		r.request(1)
+		r.receive(granted(1))
+		r.outcome(1)
+		commit(r, 2, 1)
+		if r.request(2).GetMulti() == nil {
+			t.Fatal("not the transaction")
+		}
+		return r
+	}
+	t.Run("done", func(t *testing.T) {
+		r := begin(t)
+		r.receive(code(2, storepb.Code_OK))
+		r.succeeds(2, storepb.Code_OK)
+		r.step(machine.Close{})
+		if c := r.request(3).GetCloseSession(); c == nil || !c.WorkEnded {
+			t.Fatalf("Close: %v", c)
+		}
+		if len(r.lost) != 0 {
+			t.Fatalf("lost: %v", r.lost)
+		}
+	})
+	t.Run("refused", func(t *testing.T) {
+		r := begin(t)
+		r.receive(code(2, storepb.Code_MULTI_FAILED))
+		r.outcome(2)
+		r.step(machine.Release{ID: 3, Lock: 1})
+		if r.request(3).GetRelease() == nil {
+			t.Fatal("no Release")
+		}
+		r.receive(code(3, storepb.Code_OK))
+		r.succeeds(3, storepb.Code_OK)
+	})
+	t.Run("done, and a Release under way", func(t *testing.T) {
+		r := begin(t)
+		r.step(machine.Release{ID: 3, Lock: 1})
+		r.request(3)
+		r.receive(code(2, storepb.Code_OK))
+		r.receive(code(3, storepb.Code_NOT_HELD))
+		r.succeeds(2, storepb.Code_OK)
+		r.succeeds(3, storepb.Code_OK)
+	})
+	t.Run("the call was cancelled", func(t *testing.T) {
+		r := begin(t)
+		r.step(machine.Cancel{ID: 2})
+		r.fails(2, machine.ErrUnknownOutcome)
+		r.step(machine.Release{ID: 3, Lock: 1})
+		r.request(3)
+		r.receive(code(2, storepb.Code_OK))
+		r.receive(code(3, storepb.Code_NOT_HELD))
+		r.succeeds(3, storepb.Code_OK)
+	})
+}

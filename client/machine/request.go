@@ -34,14 +34,16 @@ const (
 // that what is cancelled before leaves no gap; from then on the number is its
 // own until the service has settled it.
 type request struct {
-	number  uint64 // 0: queued
-	id      CallID // 0: nobody waits
-	kind    requestKind
-	cmd     *storepb.Command // the op alone; never changed
-	bytes   int
-	acq     *acquire // acquire and release
-	sent    bool     // on this connection
-	dropped bool     // cancelled while queued
+	number uint64 // 0: queued
+	id     CallID // 0: nobody waits
+	kind   requestKind
+	cmd    *storepb.Command // the op alone; never changed
+	bytes  int
+	acq    *acquire // acquire and release
+	// releases names the locks that a plain request releases if it is done.
+	releases []CallID
+	sent     bool // on this connection
+	dropped  bool // cancelled while queued
 	// void sends VoidRequest in its place: the number is settled as what it was
 	// if that was executed, else as never executed.
 	void      bool
@@ -104,7 +106,7 @@ func (m *Machine) startCall(e Call) {
 	if m.refuse(e.ID) || m.overfull(e.ID) {
 		return
 	}
-	r := &request{id: e.ID, kind: plainRequest, cmd: e.Command}
+	r := &request{id: e.ID, kind: plainRequest, cmd: e.Command, releases: e.Releases}
 	m.calls[e.ID] = call{req: r}
 	m.enqueue(r)
 }
@@ -311,6 +313,9 @@ func (m *Machine) settle(r *request, res *storepb.Result) {
 	q.retry = 0
 	switch r.kind {
 	case plainRequest:
+		if res.GetCode() == storepb.Code_OK {
+			m.releasedIn(r)
+		}
 		if r.id != 0 {
 			m.done(answer(r, res))
 		}
@@ -318,6 +323,9 @@ func (m *Machine) settle(r *request, res *storepb.Result) {
 		m.acquireReply(r, res)
 	case releaseRequest:
 		m.forget(r.acq)
+		if r.acq.inTxn && res.GetCode() == storepb.Code_NOT_HELD {
+			res = &storepb.Result{Code: storepb.Code_OK, Number: res.GetNumber(), Revision: res.GetRevision()}
+		}
 		if r.id != 0 {
 			m.done(answer(r, res))
 		}
