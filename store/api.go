@@ -18,6 +18,7 @@ const (
 	LeaseMaxMillis     = 10 * 60 * 1000 // session lease
 	WindowMax          = 1024           // results kept for a session
 	MultiMax           = 1024           // operations in a Multi
+	ConditionsMax      = 16             // conditions of an operation
 	WaitersMax         = 10_000         // holders, ghosts and waiters of a lock
 	LocksMax           = 10_000         // locks of a session: held, lost and not released, waited for
 	EphemeralsMax      = 10_000         // ephemeral nodes of a session

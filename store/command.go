@@ -166,6 +166,10 @@ func (s *Store) repeat(c *pb.Command) *pb.Result {
 
 // perform executes the operation of a request.
 func (s *Store) perform(c *pb.Command) *pb.Result {
+	translate(c)
+	if bad := BadConditions(c); bad != nil {
+		return bad
+	}
 	switch op := c.Op.(type) {
 	case *pb.Command_CloseSession:
 		how := closed

@@ -105,8 +105,34 @@ func put(path, data string) *pb.Command {
 	return &pb.Command{Op: &pb.Command_Put{Put: &pb.Put{Path: path, Data: []byte(data), HasData: true, Create: true}}}
 }
 
-func putIf(path, data string, generation uint64) *pb.Command {
-	return &pb.Command{Op: &pb.Command_Put{Put: &pb.Put{Path: path, Data: []byte(data), HasData: true, Conditional: true, IfGeneration: generation}}}
+// putIf creates the node if the conditions are exists = false.
+func putIf(path, data string, conditions ...*pb.Condition) *pb.Command {
+	absent := len(conditions) > 0 && conditions[0].Demand != nil && proto.Equal(conditions[0], exists(false))
+	return &pb.Command{Op: &pb.Command_Put{Put: &pb.Put{Path: path, Data: []byte(data), HasData: true, Create: absent, Conditions: conditions}}}
+}
+
+func check(path string, conditions ...*pb.Condition) *pb.MultiOp {
+	return &pb.MultiOp{Op: &pb.MultiOp_Check{Check: &pb.Check{Path: path, Conditions: conditions}}}
+}
+
+func multi(ops ...*pb.MultiOp) *pb.Command {
+	return &pb.Command{Op: &pb.Command_Multi{Multi: &pb.Multi{Ops: ops}}}
+}
+
+func ifRevision(n uint64) *pb.Condition {
+	return &pb.Condition{Demand: &pb.Condition_Revision{Revision: n}}
+}
+
+func ifInstance(n uint64) *pb.Condition {
+	return &pb.Condition{Demand: &pb.Condition_Instance{Instance: n}}
+}
+
+func ifFence(n uint64) *pb.Condition {
+	return &pb.Condition{Demand: &pb.Condition_Fence{Fence: n}}
+}
+
+func heldBy(h *pb.Holding) *pb.Condition {
+	return &pb.Condition{Demand: &pb.Condition_HeldBy{HeldBy: h}}
 }
 
 func del(path string) *pb.Command {

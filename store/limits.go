@@ -16,6 +16,7 @@ const (
 	LimitSkip       = "sequence_skip"
 	LimitDelete     = "delete_nodes"
 	LimitMulti      = "transaction_operations"
+	LimitConditions = "operation_conditions"
 	LimitLockDelay  = "lock_delay"
 	LimitWaiters    = "lock_waiters"
 	LimitLocks      = "session_locks"
@@ -42,6 +43,7 @@ func Limits() []Limit {
 		{LimitSkip, SkipMax},
 		{LimitDelete, DeleteMax},
 		{LimitMulti, MultiMax},
+		{LimitConditions, ConditionsMax},
 		{LimitLockDelay, LockDelayMaxMillis},
 		{LimitWaiters, WaitersMax},
 		{LimitLocks, LocksMax},

@@ -31,6 +31,7 @@ type mNode struct {
 	owner   uint64
 	gen     uint64
 	inst    uint64
+	rev     uint64 // of the last write of its content
 	data    string
 	nextSeq int
 	used    bool
@@ -189,6 +190,9 @@ func (m *model) execute(c *pb.Command) mResult {
 }
 
 func (m *model) perform(c *pb.Command) mResult {
+	if failed, bad := mRefuses(c); bad {
+		return mResult{code: pb.Code_BAD_COMMAND, failed: failed}
+	}
 	switch op := c.Op.(type) {
 	case *pb.Command_CloseSession:
 		m.end(c.Session, false, op.CloseSession.WorkEnded)
@@ -275,7 +279,7 @@ func (m *model) add(path string, n mNode, parents bool) pb.Code {
 	}
 	p.used = p.kind == pb.NodeKind_CONTAINER
 	m.nodes[up] = p
-	n.gen, n.inst = 1, m.rev+1
+	n.gen, n.inst, n.rev = 1, m.rev+1, m.rev+1
 	m.nodes[path] = n
 	m.changed = true
 	return pb.Code_OK
@@ -303,6 +307,9 @@ func (m *model) create(session uint64, c *pb.Create) mResult {
 	if _, ok := m.nodes[path]; ok {
 		return mResult{code: pb.Code_EXISTS}
 	}
+	if code := m.holds(c.Conditions, path, pb.Code_EXISTS); code != pb.Code_OK {
+		return mResult{code: code}
+	}
 	if code := m.add(path, n, c.Parents); code != pb.Code_OK {
 		return mResult{code: code}
 	}
@@ -316,18 +323,19 @@ func (m *model) create(session uint64, c *pb.Create) mResult {
 
 func (m *model) put(p *pb.Put) mResult {
 	n, ok := m.nodes[p.Path]
-	if ok && p.Conditional && p.IfGeneration != n.gen {
-		return mResult{code: pb.Code_CONFLICT}
+	if !ok && !p.Create {
+		return mResult{code: pb.Code_NOT_FOUND}
+	}
+	if code := m.holds(p.Conditions, p.Path, pb.Code_CONFLICT); code != pb.Code_OK {
+		return mResult{code: code}
 	}
 	if ok {
 		n.gen++
+		n.rev = m.rev + 1
 		n.data = string(p.Data)
 		m.nodes[p.Path] = n
 		m.changed = true
 		return mResult{path: p.Path, gen: n.gen}
-	}
-	if p.Conditional && p.IfGeneration > 0 || !p.Conditional && !p.Create {
-		return mResult{code: pb.Code_NOT_FOUND}
 	}
 	if code := m.add(p.Path, mNode{kind: pb.NodeKind_PERMANENT, data: string(p.Data)}, p.Parents); code != pb.Code_OK {
 		return mResult{code: code}
@@ -336,13 +344,13 @@ func (m *model) put(p *pb.Put) mResult {
 }
 
 func (m *model) delete(d *pb.Delete) mResult {
-	n, ok := m.nodes[d.Path]
-	switch {
-	case !ok:
+	if _, ok := m.nodes[d.Path]; !ok {
 		return mResult{code: pb.Code_NOT_FOUND}
-	case d.Conditional && d.IfGeneration != n.gen:
-		return mResult{code: pb.Code_CONFLICT}
-	case !d.Recursive && m.children(d.Path) > 0:
+	}
+	if code := m.holds(d.Conditions, d.Path, pb.Code_CONFLICT); code != pb.Code_OK {
+		return mResult{code: code}
+	}
+	if !d.Recursive && m.children(d.Path) > 0 {
 		return mResult{code: pb.Code_NOT_EMPTY}
 	}
 	var all []string
@@ -389,21 +397,10 @@ func (m *model) remove(p string) {
 }
 
 func (m *model) check(c *pb.Check) mResult {
-	n, ok := m.nodes[c.Path]
-	l := m.locks[c.Path]
-	switch {
-	case c.Absent && ok:
-		return mResult{code: pb.Code_EXISTS}
-	case c.Absent:
-		return mResult{}
-	case !ok:
+	if _, ok := m.nodes[c.Path]; !ok && len(c.Conditions) == 0 {
 		return mResult{code: pb.Code_NOT_FOUND}
-	case c.Conditional && c.IfGeneration != n.gen:
-		return mResult{code: pb.Code_CONFLICT}
-	case c.Fence != 0 && !slices.ContainsFunc(l.holders, func(h mClaim) bool { return !h.ghost && h.fence == c.Fence }):
-		return mResult{code: pb.Code_CONFLICT}
 	}
-	return mResult{}
+	return mResult{code: m.holds(c.Conditions, c.Path, pb.Code_EXISTS)}
 }
 
 func (m *model) event(session uint64, code string, ticket uint64) {

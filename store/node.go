@@ -126,6 +126,9 @@ func (s *Store) create(owner uint64, c *pb.Create) *pb.Result {
 		r.Stat = s.stat(path, n)
 		return r
 	}
+	if bad := s.unmet(c.Conditions, path, nil, pb.Code_EXISTS); bad != nil {
+		return bad
+	}
 	if kind == pb.NodeKind_EPHEMERAL {
 		if x, ok := s.session(owner); ok && x.ephemerals >= EphemeralsMax {
 			return limited(LimitEphemerals, "the session has %d ephemeral nodes, the limit is %d: delete some, or use another session", x.ephemerals, EphemeralsMax)
@@ -213,10 +216,6 @@ func (s *Store) makeNode(path string, kind pb.NodeKind, owner uint64, data []byt
 	return n
 }
 
-func conflict(path string, want, have uint64) *pb.Result {
-	return refuse(pb.Code_CONFLICT, "%s has content generation %d, the condition was %d", path, have, want)
-}
-
 // put executes a Put.
 func (s *Store) put(p *pb.Put) *pb.Result {
 	if reason := badPath(p.Path); reason != "" {
@@ -227,11 +226,13 @@ func (s *Store) put(p *pb.Put) *pb.Result {
 	}
 	i, ok := s.nodeItem(p.Path)
 	n := i.node
+	if !ok && !p.Create {
+		return refuse(pb.Code_NOT_FOUND, "%s does not exist", p.Path)
+	}
+	if bad := s.unmet(p.Conditions, p.Path, n, pb.Code_CONFLICT); bad != nil {
+		return bad
+	}
 	switch {
-	case ok && p.Conditional && p.IfGeneration != n.contentGen:
-		r := conflict(p.Path, p.IfGeneration, n.contentGen)
-		r.Stat = s.stat(p.Path, n)
-		return r
 	case ok:
 		n = s.editItem(i, func(n *node) {
 			n.contentGen++
@@ -240,8 +241,6 @@ func (s *Store) put(p *pb.Put) *pb.Result {
 			n.setData(p.Data, p.HasData)
 		})
 		s.note(ChangeContent, p.Path, 0)
-	case p.Conditional && p.IfGeneration != 0, !p.Conditional && !p.Create:
-		return refuse(pb.Code_NOT_FOUND, "%s does not exist", p.Path)
 	default:
 		if bad := s.roomFor(p.Path, p.Parents); bad != nil {
 			return bad
@@ -261,14 +260,13 @@ func (s *Store) delete(d *pb.Delete) *pb.Result {
 		return refuse(pb.Code_BAD_PATH, "the root cannot be deleted")
 	}
 	n, ok := s.node(d.Path)
-	switch {
-	case !ok:
+	if !ok {
 		return refuse(pb.Code_NOT_FOUND, "%s does not exist", d.Path)
-	case d.Conditional && d.IfGeneration != n.contentGen:
-		r := conflict(d.Path, d.IfGeneration, n.contentGen)
-		r.Stat = s.stat(d.Path, n)
-		return r
-	case n.children > 0 && !d.Recursive:
+	}
+	if bad := s.unmet(d.Conditions, d.Path, n, pb.Code_CONFLICT); bad != nil {
+		return bad
+	}
+	if n.children > 0 && !d.Recursive {
 		return refuse(pb.Code_NOT_EMPTY, "%s has %d children", d.Path, n.children)
 	}
 	paths, refused := s.doomed(d)
@@ -335,17 +333,14 @@ func (s *Store) checkNode(c *pb.Check) *pb.Result {
 		return refusePath(c.Path, reason)
 	}
 	n, ok := s.node(c.Path)
-	switch {
-	case c.Absent && ok:
-		return refuse(pb.Code_EXISTS, "%s exists", c.Path)
-	case c.Absent:
-		return &pb.Result{Path: c.Path}
-	case !ok:
+	if !ok && len(c.Conditions) == 0 {
 		return refuse(pb.Code_NOT_FOUND, "%s does not exist", c.Path)
-	case c.Conditional && c.IfGeneration != n.contentGen:
-		return conflict(c.Path, c.IfGeneration, n.contentGen)
-	case c.Fence != 0 && !s.heldUnder(c.Path, c.Fence):
-		return refuse(pb.Code_CONFLICT, "%s is not held under fence %d", c.Path, c.Fence)
+	}
+	if bad := s.unmet(c.Conditions, c.Path, n, pb.Code_EXISTS); bad != nil {
+		return bad
+	}
+	if !ok {
+		return &pb.Result{Path: c.Path}
 	}
 	return s.withStat(c.Path, n)
 }

@@ -44,7 +44,7 @@ func (g *script) path() string { return pick(g, scriptPaths...) }
 
 func (g *script) data() []byte { return []byte(pick(g, "", "x", "yy")) }
 
-func (g *script) create() *pb.Create {
+func (g *script) create(s *Store) *pb.Create {
 	c := &pb.Create{
 		Path: g.path(), Kind: pb.NodeKind(g.number(1, 3)),
 		Data: g.data(), Parents: g.chance(50),
@@ -56,29 +56,66 @@ func (g *script) create() *pb.Create {
 	if g.chance(3) {
 		c.Path, c.Sequential = "/a//b", false
 	}
+	if g.chance(20) {
+		c.Conditions = g.conditions(s, c.Path)
+	}
 	return c
 }
 
-func (g *script) put() *pb.Put {
-	return &pb.Put{
-		Path: g.path(), Data: g.data(), HasData: true,
-		Create: g.chance(50), Parents: g.chance(50), Conditional: g.chance(30), IfGeneration: g.number(0, 3),
+func (g *script) put(s *Store) *pb.Put {
+	p := &pb.Put{Path: g.path(), Data: g.data(), HasData: true, Create: g.chance(50), Parents: g.chance(50)}
+	if g.chance(40) {
+		p.Conditions = g.conditions(s, p.Path)
 	}
+	return p
 }
 
-func (g *script) delete() *pb.Delete {
-	return &pb.Delete{
-		Path: g.path(), Conditional: g.chance(20), IfGeneration: g.number(1, 3),
-		Recursive: g.chance(40), Force: g.chance(40),
+func (g *script) delete(s *Store) *pb.Delete {
+	d := &pb.Delete{Path: g.path(), Recursive: g.chance(40), Force: g.chance(40)}
+	if g.chance(30) {
+		d.Conditions = g.conditions(s, d.Path)
 	}
+	return d
 }
 
 func (g *script) check(s *Store) *pb.Check {
-	c := &pb.Check{Path: g.path(), Absent: g.chance(20), Conditional: g.chance(20), IfGeneration: g.number(0, 3)}
-	if l, ok := s.Lock(c.Path); ok && g.chance(40) {
-		c.Fence = l.Fence
+	c := &pb.Check{Path: g.path()}
+	if g.chance(70) {
+		c.Conditions = g.conditions(s, c.Path)
 	}
 	return c
+}
+
+// conditions are about the node at path; the numbers are mostly those it has.
+func (g *script) conditions(s *Store, path string) (list []*pb.Condition) {
+	n, _ := s.Node(path)
+	l, _ := s.Lock(path)
+	off := func(v uint64) uint64 {
+		if g.chance(20) {
+			return g.number(0, 2)
+		}
+		return v
+	}
+	for range g.number(1, 2) {
+		list = append(list, pick(g,
+			exists(g.chance(50)), exists(g.chance(50)),
+			generation(off(n.Stat.GetContentGeneration())),
+			ifRevision(off(n.Stat.GetModifyRevision())),
+			ifInstance(off(n.Stat.GetInstance())),
+			ifFence(off(l.Fence)),
+			g.holding(s, path), g.holding(s, path), &pb.Condition{},
+		))
+	}
+	return list
+}
+
+func (g *script) holding(s *Store, path string) *pb.Condition {
+	h := &pb.Holding{Path: pick(g, path, g.path()), Session: g.number(0, 1100), Ticket: g.number(0, 5)}
+	if l, ok := s.Lock(h.Path); ok && len(l.Holders)+len(l.Waiters) > 0 && g.chance(90) {
+		b := pick(g, slices.Concat(l.Holders, l.Waiters)...)
+		h.Session, h.Ticket = b.Session, b.Ticket
+	}
+	return heldBy(h)
 }
 
 func (g *script) acquire() *pb.Acquire {
@@ -92,11 +129,11 @@ func (g *script) acquire() *pb.Acquire {
 func (g *script) op(s *Store, session uint64, c *pb.Command) {
 	switch k := g.roll(); {
 	case k < 12:
-		c.Op = &pb.Command_Create{Create: g.create()}
+		c.Op = &pb.Command_Create{Create: g.create(s)}
 	case k < 22:
-		c.Op = &pb.Command_Put{Put: g.put()}
+		c.Op = &pb.Command_Put{Put: g.put(s)}
 	case k < 32:
-		c.Op = &pb.Command_Delete{Delete: g.delete()}
+		c.Op = &pb.Command_Delete{Delete: g.delete(s)}
 	case k < 60:
 		c.Op = &pb.Command_Acquire{Acquire: g.acquire()}
 	case k < 80:
@@ -109,8 +146,8 @@ func (g *script) op(s *Store, session uint64, c *pb.Command) {
 		m := &pb.Multi{}
 		for range g.number(0, 4) {
 			m.Ops = append(m.Ops, pick(g,
-				&pb.MultiOp{Op: &pb.MultiOp_Create{Create: g.create()}}, &pb.MultiOp{Op: &pb.MultiOp_Put{Put: g.put()}},
-				&pb.MultiOp{Op: &pb.MultiOp_Delete{Delete: g.delete()}}, &pb.MultiOp{Op: &pb.MultiOp_Check{Check: g.check(s)}},
+				&pb.MultiOp{Op: &pb.MultiOp_Create{Create: g.create(s)}}, &pb.MultiOp{Op: &pb.MultiOp_Put{Put: g.put(s)}},
+				&pb.MultiOp{Op: &pb.MultiOp_Delete{Delete: g.delete(s)}}, &pb.MultiOp{Op: &pb.MultiOp_Check{Check: g.check(s)}},
 			))
 		}
 		c.Op = &pb.Command_Multi{Multi: m}

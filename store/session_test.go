@@ -61,14 +61,14 @@ func TestRequestsAreExecutedOnceAndInOrder(t *testing.T) {
 func TestFailedConditionsTakeNoRevision(t *testing.T) {
 	c := newCell(t)
 	a := c.open()
-	c.want(pb.Code_OK, a, putIf("/x", "1", 0))
+	c.want(pb.Code_OK, a, putIf("/x", "1", exists(false)))
 	before := c.s.Revision()
-	r := c.want(pb.Code_CONFLICT, a, putIf("/x", "2", 0))
+	r := c.want(pb.Code_CONFLICT, a, putIf("/x", "2", exists(false)))
 	if r.Stat.GetContentGeneration() != 1 || c.s.Revision() != before {
 		t.Fatalf("%v, revision %d -> %d", r, before, c.s.Revision())
 	}
-	c.want(pb.Code_NOT_FOUND, a, putIf("/y", "2", 1))
-	r = c.want(pb.Code_OK, a, putIf("/x", "2", 1))
+	c.want(pb.Code_NOT_FOUND, a, putIf("/y", "2", generation(1)))
+	r = c.want(pb.Code_OK, a, putIf("/x", "2", generation(1)))
 	if r.Stat.ContentGeneration != 2 || r.Revision != before+1 {
 		t.Fatalf("%v", r)
 	}

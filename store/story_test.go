@@ -332,28 +332,24 @@ func TestSessionsEndFreesAllInOneEntry(t *testing.T) {
 func TestMultiIsAllOrNone(t *testing.T) {
 	c := newCell(t)
 	a := c.open()
-	multi := func(ops ...*pb.MultiOp) *pb.Command {
-		return &pb.Command{Op: &pb.Command_Multi{Multi: &pb.Multi{Ops: ops}}}
-	}
 	mk := func(path string) *pb.MultiOp {
 		return &pb.MultiOp{Op: &pb.MultiOp_Create{Create: &pb.Create{Path: path}}}
 	}
-	chk := func(k *pb.Check) *pb.MultiOp { return &pb.MultiOp{Op: &pb.MultiOp_Check{Check: k}} }
-	r := c.want(pb.Code_OK, a, multi(mk("/a"), mk("/a/b"), chk(&pb.Check{Path: "/a/b"})))
+	r := c.want(pb.Code_OK, a, multi(mk("/a"), mk("/a/b"), check("/a/b")))
 	if len(r.Results) != 3 || r.Results[1].Stat.Instance != r.Revision || r.Results[0].Revision != r.Revision {
 		t.Fatalf("%v", r)
 	}
 	before := c.s.Revision()
-	r = c.want(pb.Code_NOT_FOUND, a, multi(mk("/c"), chk(&pb.Check{Path: "/none"}), mk("/d")))
+	r = c.want(pb.Code_NOT_FOUND, a, multi(mk("/c"), check("/none"), mk("/d")))
 	if r.FailedOp != 1 || r.Results[0].Code != pb.Code_MULTI_FAILED || r.Results[1].Code != pb.Code_NOT_FOUND || c.exists("/c") || c.s.Revision() != before {
 		t.Fatalf("%v", r)
 	}
 	g := c.want(pb.Code_OK, a, acquire("/l", exclusive, 0)).Grant
-	c.want(pb.Code_OK, a, multi(chk(&pb.Check{Path: "/l", Fence: g.Fence}), mk("/guarded")))
-	c.want(pb.Code_CONFLICT, a, multi(chk(&pb.Check{Path: "/l", Fence: g.Fence + 1}), mk("/no")))
-	c.want(pb.Code_EXISTS, a, multi(chk(&pb.Check{Path: "/l", Absent: true})))
+	c.want(pb.Code_OK, a, multi(check("/l", ifFence(g.Fence)), mk("/guarded")))
+	c.want(pb.Code_CONFLICT, a, multi(check("/l", ifFence(g.Fence+1)), mk("/no")))
+	c.want(pb.Code_EXISTS, a, multi(check("/l", exists(false))))
 	c.want(pb.Code_OK, a, &pb.Command{Op: &pb.Command_BreakLock{BreakLock: &pb.Break{Path: "/l", Fence: g.Fence}}})
-	c.want(pb.Code_CONFLICT, a, multi(chk(&pb.Check{Path: "/l", Fence: g.Fence}))) // a ghost guards nothing
+	c.want(pb.Code_CONFLICT, a, multi(check("/l", ifFence(g.Fence)))) // a ghost guards nothing
 	c.want(pb.Code_BAD_COMMAND, a, multi(&pb.MultiOp{}))
 	c.want(pb.Code_LIMIT, a, multi(make([]*pb.MultiOp, MultiMax+1)...))
 }

@@ -137,7 +137,7 @@ const (
 	Code_OK               Code = 0
 	Code_NOT_FOUND        Code = 1  // no such node (or parent)
 	Code_EXISTS           Code = 2  // node is already there
-	Code_CONFLICT         Code = 3  // content generation or instance differs from the condition
+	Code_CONFLICT         Code = 3  // a condition does not hold
 	Code_NOT_EMPTY        Code = 4  // node has children
 	Code_BAD_PATH         Code = 5  // malformed path
 	Code_TOO_LARGE        Code = 6  // data over the limit
@@ -1061,13 +1061,22 @@ func (*VoidRequest) Descriptor() ([]byte, []int) {
 }
 
 // Condition is one demand on the state. All conditions of an operation must
-// hold. A condition that means nothing (a number of 0, a Holding without
-// session or ticket, no demand at all), one that is given twice, or one that
+// hold. A condition that means nothing (a number of 0, a Holding without session
+// or ticket or with a malformed path, no demand at all), one that is given twice, or one that
 // contradicts another or the operation itself is refused with BAD_COMMAND and
-// nothing is done: a client that forgot to set a number must not get a write
-// without a condition. The demands exists, generation, revision, instance and
-// fence are about the operation's own node; each of the last four implies that
-// it exists.
+// nothing is done, whatever the state and ahead of all else but the bound of a
+// Multi: a client that forgot to set a number must not get a write without a
+// condition. The demands exists, generation, revision, instance and fence are
+// about the operation's own node; each of the last four implies that it exists,
+// and so does a Holding of its path. Contradictory are: exists = false beside
+// what implies that the node exists; two Holdings of one ticket; what each
+// operation says below. Numbers are not weighed against each other.
+//
+// The answer is that of the existence that the operation itself needs, then of
+// the first condition, in the order given, that does not hold: NOT_FOUND where
+// it needs the node and there is none; EXISTS where exists = false and there is
+// one (a Put: CONFLICT); CONFLICT for all else. It has the node's Stat if the node
+// exists.
 type Condition struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Types that are valid to be assigned to Demand:
@@ -1295,7 +1304,8 @@ type Create struct {
 	HasData    bool   `protobuf:"varint,5,opt,name=has_data,json=hasData,proto3" json:"has_data,omitempty"` // false: null data (differs from empty for ZooKeeper clients)
 	// Create missing parents as containers.
 	Parents bool `protobuf:"varint,6,opt,name=parents,proto3" json:"parents,omitempty"`
-	// Allowed: held_by, and exists = false (which a Create means anyway).
+	// Allowed: held_by (not of path itself, unless sequential), and exists = false,
+	// which a Create means anyway.
 	Conditions    []*Condition `protobuf:"bytes,7,rep,name=conditions,proto3" json:"conditions,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1492,7 +1502,8 @@ type Delete struct {
 	IfGeneration uint64                 `protobuf:"varint,3,opt,name=if_generation,json=ifGeneration,proto3" json:"if_generation,omitempty"`
 	Recursive    bool                   `protobuf:"varint,4,opt,name=recursive,proto3" json:"recursive,omitempty"`
 	// Delete in spite of holders and waiters: they get LOST.
-	Force         bool         `protobuf:"varint,5,opt,name=force,proto3" json:"force,omitempty"`
+	Force bool `protobuf:"varint,5,opt,name=force,proto3" json:"force,omitempty"`
+	// exists = false contradicts it.
 	Conditions    []*Condition `protobuf:"bytes,6,rep,name=conditions,proto3" json:"conditions,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -2041,8 +2052,7 @@ func (*MultiOp_Check) isMultiOp_Op() {}
 
 func (*MultiOp_Release) isMultiOp_Op() {}
 
-// Check demands that a node is in a state; conditions that are not set do not
-// count.
+// Check demands that a node is in a state.
 type Check struct {
 	state        protoimpl.MessageState `protogen:"open.v1"`
 	Path         string                 `protobuf:"bytes,1,opt,name=path,proto3" json:"path,omitempty"`
