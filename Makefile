@@ -10,7 +10,7 @@ PROTOS  := store/pb/store.proto internal/wire/pb/lockd.proto replog/pb/replog.pr
 # without it and say so.
 RACE := $(shell if command -v cc >/dev/null 2>&1 && [ "$$($(GO) env CGO_ENABLED)" = 1 ]; then echo -race; fi)
 
-.PHONY: help build run demo test check sim bench bench-pair bench-zookeeper proto fuzz soak
+.PHONY: help build run demo test check sim attack bench bench-pair bench-zookeeper proto fuzz soak
 
 help: ## list the targets
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -34,6 +34,10 @@ check: ## vet, staticcheck, formatting, generated code, builds for darwin and ar
 
 sim: ## run the simulator on fresh seeds (FOR=60s says how long)
 	$(GO) run ./sim/cmd/sim -for $(FOR)
+
+attack: build ## run hostile clients against a real cell and print what each does to others (ARGS='-only listings': see docs/attacks.md)
+	$(GO) build -o .cache/attack ./internal/attack
+	@.cache/attack $(ARGS)
 
 bench: ## benchmarks
 	$(GO) test -run '^$$' -bench . -benchmem ./...
