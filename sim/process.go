@@ -185,7 +185,7 @@ func (p *process) options() replica.Options {
 	w := p.w
 	o := replica.Options{
 		Version:  "simulated",
-		WallMS:   func() int64 { return wallStart + int64(p.index)*700 + w.now/millisecond },
+		WallMS:   p.wallMS,
 		DriftPPM: 10_000,
 		Observer: &observer{p: p, boot: p.boot},
 	}
@@ -202,6 +202,9 @@ func (p *process) options() replica.Options {
 	}
 	return o
 }
+
+// wallMS is the replica's wall clock, which differs from those of the others.
+func (p *process) wallMS() int64 { return wallStart + int64(p.index)*700 + p.w.now/millisecond }
 
 // tick wakes the loop in time for the next Tick; a paused process has none.
 func (p *process) tick(boot int) {
@@ -236,7 +239,7 @@ func (p *process) wake() {
 	})
 }
 
-// loop is one turn: the time if it is due, everything in the mailbox, then
+// loop is one turn: everything in the mailbox, the time if it is due, then
 // what is owed.
 func (p *process) loop() {
 	if p.pauses > 0 {
@@ -245,12 +248,12 @@ func (p *process) loop() {
 	batch := p.mailbox
 	p.mailbox, p.due = nil, false
 	now := p.now()
-	if now-p.lastTick >= nanos(tickEvery) {
-		p.lastTick = now
-		p.rep.Step(now, replog.Tick{})
-	}
 	for _, ev := range batch {
 		p.rep.Step(now, ev)
+	}
+	if now-p.lastTick >= nanos(tickEvery) {
+		p.lastTick = now
+		p.rep.Step(now, replog.Tick{WallSeconds: p.wallMS() / 1000})
 	}
 	first := p.rep.Begin(now)
 	p.performLog(&first)

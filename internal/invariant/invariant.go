@@ -37,6 +37,11 @@ const (
 	GrantsInLockDelay   Bug = "grants-in-lock-delay"    // a lost lock is granted at once
 	WaiterOvertakes     Bug = "waiter-overtakes"        // a waiter is granted that came behind another
 	LowestBallotWins    Bug = "lowest-ballot-wins"      // a new leader proposes the value of the lowest ballot again
+
+	// Of the master. lockd/replica's tests find them.
+	GhostsSequencer      Bug = "ghosts-sequencer"        // the sequencer of a lock that its holder has lost is valid
+	DroppedKeepsItsBytes Bug = "dropped-keeps-its-bytes" // what is no longer under way still counts
+	LeaseAheadOfNews     Bug = "lease-ahead-of-news"     // a lease is given ahead of the news of a lost lock
 )
 
 // Bugs are all that can be planted.
@@ -44,4 +49,5 @@ var Bugs = []Bug{
 	PromiseBeforeFlush, OldBallotIsChosen, VotesOfAnyBallot, ServesBeforeClosed, DoubtfulIsTorn, RepeatAppliedTwice,
 	GapIgnored, ResultsNotSaved, OldExpiryTaken, DeadSessionKeepLock, GrantsInLockDelay, WaiterOvertakes,
 	LowestBallotWins,
+	GhostsSequencer, DroppedKeepsItsBytes, LeaseAheadOfNews,
 }

@@ -103,7 +103,12 @@ func (m *Master) changes(h *header, changes []store.Change) {
 			if c.Event.GetCode() == storepb.Code_GRANTED {
 				m.count.Granted++
 			}
-			if s := m.sessions[c.Session]; s != nil && !s.ended && !s.attaching && s.conn != nil {
+			s := m.sessions[c.Session]
+			if s == nil || s.ended {
+				continue
+			}
+			s.news = max(s.news, c.Event.GetNumber())
+			if !s.attaching && s.conn != nil {
 				m.sendEvent(s, c.Event)
 			}
 		}

@@ -23,6 +23,7 @@ type waiter struct {
 	watch  *watch
 	attach *wirepb.Attach
 	keep   *wirepb.KeepAlive
+	hand   *hand // of keep
 	open   *opening
 }
 
@@ -38,6 +39,7 @@ type rounds struct {
 type round struct {
 	id      uint64
 	begun   time.Duration
+	lease   time.Duration // the same in lease time
 	waiters []waiter
 	since   time.Duration
 	slot    paxos.Slot
@@ -68,12 +70,12 @@ func (m *Master) wait(w waiter) {
 func (r *rounds) ready() bool { return len(r.gather) > 0 && len(r.flying) < maxConfirmRounds }
 
 // begin starts a round for all that wait, if there may be another.
-func (r *rounds) begin(now time.Duration) []uint64 {
+func (r *rounds) begin(now, lease time.Duration) []uint64 {
 	if !r.ready() {
 		return nil
 	}
 	r.lastID++
-	r.flying = append(r.flying, round{id: r.lastID, begun: now, waiters: r.gather})
+	r.flying = append(r.flying, round{id: r.lastID, begun: now, lease: lease, waiters: r.gather})
 	r.gather = nil
 	return []uint64{r.lastID}
 }
@@ -144,6 +146,9 @@ func (m *Master) answer(w *waiter, since time.Duration) {
 			m.opened(o)
 		}
 	case w.conn.closing:
+		if w.hand != nil {
+			w.hand.drop(m)
+		}
 	case w.read != nil:
 		m.answerRead(w.conn, w.read, 0)
 	case w.watch != nil:

@@ -23,7 +23,8 @@ type conn struct {
 	sessions []*session // bound to it; session.place is the index
 	watches  map[uint64]*watch
 	keep     *wirepb.KeepAlive // held
-	keepAt   time.Duration     // when it arrived
+	keepHand *hand
+	keepAt   time.Duration // when it arrived
 	keepDue  time.Duration
 	waiting  int // messages of this connection that wait for a proof of leadership
 	promised int // bytes of first states sent in this batch, see room.go
@@ -31,7 +32,7 @@ type conn struct {
 
 // Opened tells of a new connection.
 func (m *Master) Opened(now time.Duration, id ConnID, remote string) {
-	m.now = now
+	m.passTime(now)
 	if m.conns[id] != nil {
 		return
 	}
@@ -46,7 +47,7 @@ func (m *Master) Opened(now time.Duration, id ConnID, remote string) {
 // Closed tells that a connection is gone. Its sessions live on until their
 // leases end.
 func (m *Master) Closed(now time.Duration, id ConnID) {
-	m.now = now
+	m.passTime(now)
 	c := m.conns[id]
 	if c == nil {
 		return
@@ -105,7 +106,7 @@ func (m *Master) close(c *conn, reason string) {
 // Received takes a client's message. Nothing in it can do more than end the
 // connection.
 func (m *Master) Received(now time.Duration, id ConnID, msg *wirepb.ClientMessage) {
-	m.now = now
+	m.passTime(now)
 	c := m.conns[id]
 	if c == nil || c.closing {
 		return

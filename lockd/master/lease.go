@@ -17,12 +17,21 @@ import (
 // arrive, so the client's lease ends first, drift allowed for at the client.
 //
 // Deadlines are kept in lease time: the clock of this loop less the time in
-// which the loop did not run. A master that was frozen has not read what its
-// clients sent meanwhile, so that time must not count against them; adding it
-// to the clock's correction moves every deadline at once.
+// which the loop did not run or was behind, or its lead was not proven. A master
+// that was frozen has not read what its clients sent meanwhile, and one whose
+// lead is not proven could not answer them: such time must not count against
+// them, and adding it to the clock's correction moves every deadline at once.
 
-// frozenGap is the longest time between two ticks that counts as running.
-const frozenGap = 500 * time.Millisecond
+const (
+	// behindGap is the longest time between two events in which the loop counts as
+	// running; a tick comes every 20 ms.
+	behindGap = 100 * time.Millisecond
+	// frozenGap is from when on the operator is told of it.
+	frozenGap = 500 * time.Millisecond
+	// unprovenGap is how long a proof of leadership may take before the lead counts
+	// as not proven.
+	unprovenGap = time.Second
+)
 
 // Bounds of what one tick proposes.
 const (
@@ -36,7 +45,7 @@ const undecided = time.Second
 
 // deadline is an entry of the tree of deadlines. Each live session that is not
 // being expired has exactly one; it may be earlier than the session's deadline
-// (renewals only move the session's), never later.
+// (renewals only move the session's), and later only while a KeepAlive is in hand.
 type deadline struct {
 	at time.Duration // lease time
 	id uint64
@@ -65,12 +74,23 @@ func (h heldUntil) less(o heldUntil) bool {
 // leaseTime converts an instant of the loop's clock.
 func (m *Master) leaseTime(t time.Duration) time.Duration { return t - m.frozen }
 
-// thaw accounts for time in which the loop did not run.
-func (m *Master) thaw(gap time.Duration) {
-	m.frozen += gap
-	if m.role.active {
+// passTime takes the time that an event comes with, and accounts for what has
+// passed since the last one if that does not count against sessions.
+func (m *Master) passTime(now time.Duration) {
+	m.now = now
+	gap := now - m.lastRun
+	m.lastRun = now
+	if gap > behindGap {
+		m.frozen += gap
+	}
+	if gap > frozenGap && m.role.active {
 		m.note("warn", "the replica did not run for a while; all leases are longer by that",
 			"gap", gap.Round(time.Millisecond).String())
+	}
+	// Lease time stands still at the beginning of the oldest round that is not
+	// proven. It may go back to there: that only lengthens leases.
+	if f := m.rounds.flying; len(f) > 0 && now-f[0].begun > unprovenGap {
+		m.frozen = max(m.frozen, now-f[0].lease)
 	}
 }
 
@@ -79,6 +99,11 @@ func (m *Master) thaw(gap time.Duration) {
 func (m *Master) grant(s *session, since time.Duration) (uint64, bool) {
 	if s.expiring || s.ended {
 		return 0, false
+	}
+	// The news goes ahead of every renewal: a client that learns from here that its
+	// session lives on has been sent each event of it on this connection.
+	if s.attaching || s.told < s.news {
+		invariant.Assert(false, "a lease goes to session %d ahead of its events: attaching %v, told %d of %d", s.id, s.attaching, s.told, s.news)
 	}
 	invariant.Assert(m.role.active && since >= m.role.since && since <= m.now,
 		"a lease runs from a proven instant that is not to come: as of %v, now %v", since, m.now)
@@ -115,37 +140,88 @@ func (m *Master) keepAlive(c *conn, k *wirepb.KeepAlive) {
 			return
 		}
 	}
-	due := m.now + defaultLease/3
-	for _, id := range k.GetSessions() {
-		s := m.sessions[id]
-		if s == nil || s.ended {
-			due = m.now // there is something to tell
-			break
-		}
-		due = min(due, s.renewed+s.lease/3)
-	}
-	c.keep, c.keepAt, c.keepDue = k, m.now, due
-	if k.GetNow() || due <= m.now {
+	h := &hand{conn: c, open: true}
+	due := m.keepDue(h, k)
+	c.keep, c.keepHand, c.keepAt, c.keepDue = k, h, m.now, due
+	if due <= m.now {
 		m.answerKeep(c)
 		return
 	}
 	m.held.ReplaceOrInsert(heldUntil{due, c.id})
 }
 
+// keepDue notes that the sessions of a KeepAlive are heard of, and returns until
+// when it is held.
+func (m *Master) keepDue(h *hand, k *wirepb.KeepAlive) time.Duration {
+	due, some := m.now+defaultLease/3, false
+	for _, id := range k.GetSessions() {
+		s := m.sessions[id]
+		if s == nil || s.ended {
+			due, some = m.now, true // there is something to tell
+			continue
+		}
+		if s.conn == h.conn {
+			s.hand = h
+		}
+		if s.expiring {
+			// It gets no lease now: once that is decided its KeepAlive is let go.
+			due = min(due, m.now+s.lease/3)
+			continue
+		}
+		some = true
+		due = min(due, s.renewed+s.lease/3)
+	}
+	if k.GetNow() && some {
+		return m.now
+	}
+	return due
+}
+
+// hand is a KeepAlive from its arrival to its answer. It is shared by the
+// sessions that it names.
+type hand struct {
+	conn *conn
+	open bool
+	end  time.Duration // of it, in lease time
+}
+
+// drop ends it: it was answered, or never will be.
+func (h *hand) drop(m *Master) { h.open, h.end = false, m.leaseTime(m.now) }
+
+// inHand reports whether the session's client has been heard and waits for the
+// answer: to a KeepAlive, or to an Attach.
+func (s *session) inHand() bool {
+	return s.conn != nil && (s.attaching || (s.hand != nil && s.hand.open && s.hand.conn == s.conn))
+}
+
 // dropHeld forgets a connection's held KeepAlive.
 func (m *Master) dropHeld(c *conn) {
 	if c.keep != nil {
-		m.held.Delete(heldUntil{c.keepDue, c.id})
-		c.keep = nil
+		m.unhold(c).drop(m)
 	}
+}
+
+// unhold takes the KeepAlive that a connection has held.
+func (m *Master) unhold(c *conn) *hand {
+	m.held.Delete(heldUntil{c.keepDue, c.id})
+	h := c.keepHand
+	c.keep, c.keepHand = nil, nil
+	return h
 }
 
 // answerKeep lets the held KeepAlive go: it is answered with the next proof of
 // leadership, begun from now on.
 func (m *Master) answerKeep(c *conn) {
 	k, at := c.keep, c.keepAt
-	m.dropHeld(c)
-	m.wait(waiter{conn: c, arrival: at, keep: k})
+	m.wait(waiter{conn: c, arrival: at, keep: k, hand: m.unhold(c)})
+}
+
+// letGo lets the KeepAlive go that is held where a session is attached, because
+// there is something to tell.
+func (m *Master) letGo(s *session) {
+	if s.conn != nil && s.conn.keep != nil {
+		m.answerKeep(s.conn)
+	}
 }
 
 // answerHeld lets go the KeepAlives whose time has come.
@@ -163,6 +239,7 @@ func (m *Master) answerHeld() {
 
 // kept answers a KeepAlive as of the proven instant since.
 func (m *Master) kept(w *waiter, since time.Duration) {
+	w.hand.drop(m)
 	r := &wirepb.KeepAliveReply{Id: w.keep.GetId(), HeldNs: int64(since - w.arrival), Epoch: m.role.epoch}
 	ids := w.keep.GetSessions()
 	r.Leases = make([]*wirepb.SessionLease, 0, len(ids))
@@ -172,8 +249,9 @@ func (m *Master) kept(w *waiter, since time.Duration) {
 			r.Gone = append(r.Gone, id)
 			continue
 		}
-		// A session that is attached elsewhere is kept alive there.
-		if s.conn != w.conn {
+		// A session that is attached elsewhere is kept alive there. One whose Attach
+		// is not answered has not been sent its events on this connection.
+		if s.conn != w.conn || (s.attaching && !invariant.Planted(invariant.LeaseAheadOfNews)) {
 			continue
 		}
 		if lease, ok := m.grant(s, since); ok {
@@ -199,6 +277,11 @@ func (m *Master) expire() {
 		}
 		if s.deadline > now {
 			m.deadlines.ReplaceOrInsert(deadline{s.deadline, s.id})
+			continue
+		}
+		if s.inHand() {
+			// Its client was heard in time and waits for a proof of leadership.
+			m.deadlines.ReplaceOrInsert(deadline{now + behindGap, s.id})
 			continue
 		}
 		v, ok := m.st.Session(s.id)
@@ -228,6 +311,7 @@ func (m *Master) expireVoid(s *session) {
 	}
 	s.deadline = max(s.deadline, m.leaseTime(m.now)+undecided)
 	m.deadlines.ReplaceOrInsert(deadline{s.deadline, s.id})
+	m.letGo(s)
 }
 
 // adopt takes a session of the state into the master's memory, with a full

@@ -75,11 +75,17 @@ type Options struct {
 	// ago it heard from a master (-1 never).
 	Status func(now time.Duration) *wirepb.StatusResult
 	AgeMS  func(now time.Duration) int64
+	// CellTime returns the replica's cell time in nanoseconds: never back while it
+	// leads, never ahead of real time. Default: the state's.
+	CellTime func(now time.Duration) int64
 	// Room says how many bytes a connection can be sent now without waiting for
 	// its client to read; deep asks for more than is usual, which few get at a
 	// time. Default: as much as the largest state of a watch.
 	Room func(c ConnID, deep bool) int
 }
+
+// DefaultDriftPPM bounds how far clocks run apart, in parts per million.
+const DefaultDriftPPM = 10_000
 
 // The limits that have no option.
 const (
@@ -113,7 +119,7 @@ func (o *Options) setDefaults() {
 	set(&o.MaxWatchesPerConn, 10_000)
 	set(&o.MaxPending, 65_536)
 	set(&o.MaxPendingSession, 256)
-	set(&o.DriftPPM, 10_000)
+	set(&o.DriftPPM, DefaultDriftPPM)
 	if o.WallMS == nil {
 		o.WallMS = func() int64 { return 0 }
 	}
@@ -122,6 +128,9 @@ func (o *Options) setDefaults() {
 	}
 	if o.AgeMS == nil {
 		o.AgeMS = func(time.Duration) int64 { return -1 }
+	}
+	if o.CellTime == nil {
+		o.CellTime = func(time.Duration) int64 { return 0 }
 	}
 	if o.Room == nil {
 		o.Room = func(ConnID, bool) int { return maxWatchState }
@@ -133,10 +142,10 @@ type Master struct {
 	o  Options
 	st store.API
 
-	now      time.Duration
-	lastTick time.Duration
-	frozen   time.Duration // time in which this loop did not run, see lease.go
-	applied  paxos.Slot
+	now     time.Duration
+	lastRun time.Duration // when a client's event or a tick came last
+	frozen  time.Duration // time that counts against no session, see lease.go
+	applied paxos.Slot
 
 	role  roleState
 	conns map[ConnID]*conn
@@ -179,7 +188,7 @@ type Counters struct {
 // New returns a Master over a store that others write.
 func New(o Options, st store.API, now time.Duration) *Master {
 	o.setDefaults()
-	m := &Master{o: o, st: st, now: now, lastTick: now, conns: make(map[ConnID]*conn)}
+	m := &Master{o: o, st: st, now: now, lastRun: now, conns: make(map[ConnID]*conn)}
 	m.forget()
 	return m
 }
@@ -240,7 +249,7 @@ func (m *Master) Due() time.Duration {
 // Wanting says no, then Take.
 func (m *Master) Wants(now time.Duration) Wants {
 	m.now = now
-	w := Wants{HandOver: m.handover, Confirm: m.rounds.begin(now)}
+	w := Wants{HandOver: m.handover, Confirm: m.rounds.begin(now, m.leaseTime(now))}
 	if m.handover || m.Due() <= now {
 		// In the order in which they came, those that were held back too.
 		w.Proposals, m.proposals, m.urgent = m.proposals, nil, false
@@ -292,11 +301,7 @@ const keepOut = 8
 
 // Tick tells the time. Only here does time cause anything.
 func (m *Master) Tick(now time.Duration) {
-	m.now = now
-	if gap := now - m.lastTick; gap > frozenGap {
-		m.thaw(gap)
-	}
-	m.lastTick = now
+	m.passTime(now)
 	m.tickRole()
 	if !m.serving() {
 		return
@@ -316,6 +321,25 @@ func (m *Master) Counters() Counters {
 	c.Watches = m.watches.count
 	c.Pending = m.pending
 	return c
+}
+
+// InFlight counts what is under way in a master. All of it is zero at rest, and
+// whatever does not come back to that counts against the limits for ever.
+type InFlight struct {
+	Requests, Bytes int // proposed and not applied
+	Openings        int // sessions
+	Expiries        int
+	Waiting         int // messages that wait for a proof of leadership
+	Reads           int // reads and watches among these
+}
+
+// InFlight returns what is under way.
+func (m *Master) InFlight() InFlight {
+	f := InFlight{Requests: m.pending, Bytes: m.bytes, Openings: len(m.opening), Expiries: m.expiring, Reads: m.rounds.reads}
+	for _, c := range m.conns {
+		f.Waiting += c.waiting
+	}
+	return f
 }
 
 func (m *Master) note(level, text string, args ...any) {

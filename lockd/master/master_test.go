@@ -2,9 +2,7 @@ package master
 
 import (
 	"testing"
-	"time"
 
-	"github.com/seed70370324/lockd/store"
 	storepb "github.com/seed70370324/lockd/store/pb"
 	"pgregory.net/rapid"
 )
@@ -41,27 +39,6 @@ func TestHeaderIsTheCommands(t *testing.T) {
 		}
 		if got, _ := field(h.body, expireSession); want == int(opExpire) && got != expire {
 			t.Fatalf("session %d, want %d", got, expire)
-		}
-	})
-}
-
-// Cell time never goes back, never runs ahead of the clock, and is behind by the
-// drift bound at most.
-func TestCellTime(t *testing.T) {
-	rapid.Check(t, func(t *rapid.T) {
-		m := New(Options{DriftPPM: rapid.IntRange(1, 500_000).Draw(t, "drift")}, store.New(), 0)
-		m.role.since, m.role.cellBase = time.Duration(rapid.Int64Range(0, 1<<60).Draw(t, "since")), 1<<40
-		m.now = m.role.since
-		last, bound := m.cellTime(), int64(m.o.DriftPPM)
-		for range 50 {
-			m.now += time.Duration(rapid.Int64Range(0, 1<<50).Draw(t, "step"))
-			passed := int64(m.now - m.role.since)
-			got := m.cellTime()
-			behind := passed - (got - m.role.cellBase)
-			if got < last || behind < 0 || behind > passed/1_000_000*bound+bound+1 {
-				t.Fatalf("%d ns after the election cell time is %d ns behind (bound %d ppm), was %d, is %d", passed, behind, bound, last, got)
-			}
-			last = got
 		}
 	})
 }

@@ -32,7 +32,6 @@ type roleState struct {
 	ballot    paxos.Ballot
 	epoch     uint64        // of the mastership; 0 when not active
 	since     time.Duration // when it began
-	cellBase  int64         // cell time then
 	campaign  time.Duration // when the campaign began, while campaigning
 	campaigns bool
 
@@ -47,6 +46,10 @@ const farewellWait = 300 * time.Millisecond
 
 // serving reports whether requests are taken.
 func (m *Master) serving() bool { return m.role.active && !m.role.leaving }
+
+// Leading reports whether this replica is the master, serving or about to hand
+// over the lead.
+func (m *Master) Leading() bool { return m.role.active }
 
 // Serving reports whether this replica serves as master, and its epoch.
 func (m *Master) Serving() (bool, uint64) { return m.serving(), m.role.epoch }
@@ -99,7 +102,7 @@ func (m *Master) activate() {
 	m.forget()
 	r.active, r.leaving = true, false
 	r.ballot, r.epoch = r.known.Ballot, m.st.Epoch()
-	r.since, r.cellBase = m.now, m.st.CellTime()
+	r.since = m.now
 	m.timers.logged = m.now
 	m.count.Elections++
 

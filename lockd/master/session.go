@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/seed70370324/lockd/internal/invariant"
 	wirepb "github.com/seed70370324/lockd/internal/wire/pb"
 	"github.com/seed70370324/lockd/store"
 	storepb "github.com/seed70370324/lockd/store/pb"
@@ -27,6 +28,10 @@ type session struct {
 	// attaching is set from the arrival of an Attach to its answer, which goes
 	// ahead of the events.
 	attaching bool
+	hand      *hand // the last KeepAlive that named it
+
+	news uint64 // highest event that is known here
+	told uint64 // the same as sent to conn
 
 	requests []request // proposed and not applied, by number
 	last     uint64    // a number up to which all are executed or void; may lag
@@ -54,6 +59,7 @@ func (m *Master) bind(s *session, c *conn) {
 		return
 	}
 	m.unbind(s)
+	s.told = 0
 	s.conn, s.place = c, len(c.sessions)
 	c.sessions = append(c.sessions, s)
 }
@@ -152,16 +158,17 @@ func (m *Master) opened(o *opening) {
 		return // unbound, it lives until its lease ends
 	}
 	s := m.sessions[r.GetSession()]
-	lease, ok := uint64(0), false
-	if s != nil {
-		lease, ok = m.grant(s, o.since)
-	}
-	if !ok {
+	if s == nil || s.ended || s.expiring {
 		m.sendError(o.conn, &wirepb.Error{Code: wirepb.ErrorCode_UNKNOWN_SESSION, Id: o.id,
 			Text: "the session that this nonce opened has ended or is ending; open another with a new nonce"})
 		return
 	}
 	m.bind(s, o.conn)
+	// A repeat may come late, when the session has events already.
+	s.attaching = false
+	m.sendEvents(s)
+	lease, ok := m.grant(s, o.since)
+	invariant.Assert(ok, "session %d gets a lease with its opening", s.id)
 	m.send(o.conn, &wirepb.ServerMessage{Body: &wirepb.ServerMessage_Opened{Opened: &wirepb.OpenSessionReply{
 		Id: o.id, Session: s.id, LeaseMs: lease, HeldNs: int64(o.since - o.arrival), Epoch: m.role.epoch}}})
 }
@@ -178,8 +185,10 @@ func (m *Master) attach(c *conn, a *wirepb.Attach) {
 			m.tooManySessions(c, &wirepb.Error{Session: s.id})
 			return
 		}
-		m.bind(s, c)
-		s.attaching = true
+		if s.conn != c { // else all its events have been sent there
+			m.bind(s, c)
+			s.attaching = true
+		}
 		m.remember(s, a.GetAckedEvent())
 	}
 	m.wait(waiter{conn: c, arrival: m.now, attach: a})
@@ -218,16 +227,24 @@ func (m *Master) attached(w *waiter) {
 	}
 	s.attaching = false
 	m.send(w.conn, msg)
+	m.sendEvents(s)
+}
+
+// sendEvents delivers every event that the client has not acknowledged, in order.
+func (m *Master) sendEvents(s *session) {
 	m.st.Events(s.id, s.acked, func(e *storepb.SessionEvent) bool {
 		m.sendEvent(s, e)
 		return true
 	})
+	s.told = s.news
 }
 
 // sendEvent delivers a session event; it is repeated with each attach until it
 // is acknowledged.
 func (m *Master) sendEvent(s *session, e *storepb.SessionEvent) {
 	m.count.Events++
+	s.news = max(s.news, e.GetNumber())
+	s.told = s.news
 	m.send(s.conn, &wirepb.ServerMessage{Body: &wirepb.ServerMessage_Event{Event: &wirepb.Event{Session: s.id, Event: e}}})
 }
 
@@ -242,9 +259,7 @@ func (m *Master) ended(id uint64) {
 		s.expiring = false
 		m.expiring--
 	}
-	if s.conn != nil && s.conn.keep != nil {
-		m.answerKeep(s.conn) // tells that it is gone
-	}
+	m.letGo(s) // tells that it is gone
 	m.settle(s)
 }
 

@@ -30,16 +30,8 @@ type ackDue struct {
 	at time.Duration
 }
 
-// cellTime is the master's: what the state had at the election, and the time
-// since, slowed by the drift bound, so that it never runs ahead of real time.
-// It grows with the clock and never goes back.
-func (m *Master) cellTime() int64 {
-	since := int64(m.now - m.role.since)
-	const million = 1_000_000
-	keep := int64(million - m.o.DriftPPM)
-	// Split, so that nothing overflows and rounding is downwards everywhere.
-	return m.role.cellBase + since/million*keep + since%million*keep/million
-}
+// cellTime is the replica's, but never behind what its state has.
+func (m *Master) cellTime() int64 { return max(m.o.CellTime(m.now), m.st.CellTime()) }
 
 // proposeTimers proposes what has fallen due, one command at a time.
 func (m *Master) proposeTimers() {

@@ -144,6 +144,7 @@ type Metrics struct {
 	Chosen, Applied, Target, Revision, Epoch       uint64 // Target: highest slot known chosen anywhere
 	Thrift                                         paxos.ThriftCounts
 	Master                                         bool
+	InFlight                                       master.InFlight
 	// Limited counts what each limit has refused, by its name; nil: nothing.
 	Limited map[string]uint64
 }

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	wirepb "github.com/seed70370324/lockd/internal/wire/pb"
+	"github.com/seed70370324/lockd/lockd/master"
 	"github.com/seed70370324/lockd/paxos"
 	"github.com/seed70370324/lockd/replog"
 	storepb "github.com/seed70370324/lockd/store/pb"
@@ -57,6 +58,7 @@ type handLog struct {
 	confirms  []paxos.Confirm
 	proposals int
 	handed    bool
+	cellTime  int64 // of the last tick
 }
 
 func (l *handLog) leads() bool { return l.role.Role == paxos.Leader }
@@ -73,6 +75,8 @@ func (l *handLog) Step(now time.Duration, ev replog.Event) {
 		}
 	case replog.ConfirmLead:
 		l.confirms = append(l.confirms, paxos.Confirm{ID: e.ID, Since: now})
+	case replog.Tick:
+		l.cellTime = e.CellTime
 	case replog.HandOver:
 		l.handed, l.drop = true, true
 	}
@@ -155,7 +159,25 @@ func unfounded(t testing.TB, n int, edit ...func(*Options)) *testCell {
 		r.Replica = rep
 		c.reps = append(c.reps, r)
 	}
+	t.Cleanup(c.rest)
 	return c
+}
+
+// rest demands at the end of a test that nothing is under way once the log takes
+// and proves again.
+func (c *testCell) rest() {
+	for _, r := range c.reps {
+		r.log.hold, r.log.lag, r.log.unproven = false, false, false
+		if r.log.handed && r.log.leads() { // nobody has taken the lead that it gives away
+			r.log.setRole(paxos.RoleEvent{Role: paxos.Follower})
+		}
+	}
+	c.settle()
+	for i, r := range c.reps {
+		if f := r.Metrics().InFlight; f != (master.InFlight{}) {
+			c.t.Errorf("at rest replica %d has in flight: %+v", i+1, f)
+		}
+	}
 }
 
 func (c *testCell) found() {
@@ -172,7 +194,8 @@ func (c *testCell) choose(v paxos.Value) {
 func (c *testCell) elect(id int, cut ...int) *testReplica {
 	c.round++
 	b := paxos.Ballot{Round: c.round, Replica: paxos.ReplicaID(id)}
-	c.choose(paxos.Value{Kind: paxos.Lead, Leader: b})
+	// As the log does it: with what the leader's last tick said.
+	c.choose(paxos.Value{Kind: paxos.Lead, Leader: b, CellTime: c.reps[id-1].log.cellTime})
 	for i, r := range c.reps {
 		if !slices.Contains(cut, i+1) {
 			role := paxos.Follower

@@ -1,6 +1,7 @@
 package replica
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -26,6 +27,7 @@ type Replica struct {
 	heard     time.Duration   // from a leader
 	heardIt   bool
 	applied   paxos.Slot
+	cell      cellClock
 	restoring paxos.Slot    // of the snapshot that is being installed
 	founding  string        // the last note of what founding waits for
 	asked     time.Duration // when that was looked at
@@ -52,7 +54,9 @@ func New(o Options, found *replog.Opened) (*Replica, error) {
 
 // build makes a replica over any log.
 func build(o Options, found *replog.Opened, log func(replog.StateMachine) (replog.NodeAPI, error)) (*Replica, error) {
-	r := &Replica{o: o, now: o.Node.Now, started: o.Node.Now, store: store.New()}
+	mo := o.master()
+	r := &Replica{o: o, now: o.Node.Now, started: o.Node.Now, store: store.New(),
+		cell: cellClock{at: o.Node.Now, drift: int64(mo.DriftPPM)}}
 	switch s := found.State.(type) {
 	case nil:
 	case *store.Store:
@@ -60,8 +64,7 @@ func build(o Options, found *replog.Opened, log func(replog.StateMachine) (replo
 	default:
 		return nil, fmt.Errorf("starting the replica: the snapshot was decoded to a %T; open the log with replica.DecodeSnapshot", s)
 	}
-	mo := o.master()
-	mo.Status, mo.AgeMS = r.Status, r.ageMS
+	mo.Status, mo.AgeMS, mo.CellTime = r.Status, r.ageMS, r.cell.read
 	r.master = master.New(mo, r.store, r.now)
 	node, err := log(stateMachine{r})
 	if err != nil {
@@ -78,7 +81,7 @@ func (o Options) master() master.Options {
 		MaxSessions: o.MaxSessions, MaxConnections: o.MaxConnections,
 		MaxSessionsPerConn: o.MaxSessionsPerConn, MaxWatchesPerConn: o.MaxWatchesPerConn,
 		MaxPending: o.MaxPending, MaxPendingSession: o.MaxPendingSession,
-		DriftPPM: o.DriftPPM, WallMS: o.WallMS, Room: o.Room,
+		DriftPPM: cmp.Or(o.DriftPPM, master.DefaultDriftPPM), WallMS: o.WallMS, Room: o.Room,
 	}
 }
 
@@ -116,6 +119,7 @@ func (r *Replica) apply(e paxos.Entry) {
 	case paxos.Batch:
 		for _, c := range e.Value.Commands {
 			result, changes := r.store.Apply(c)
+			r.cell.applied(r.now, r.store.CellTime())
 			if r.o.Observer != nil {
 				r.o.Observer.Command(e.Slot, c, result, changes, r.store)
 			}
@@ -124,9 +128,11 @@ func (r *Replica) apply(e paxos.Entry) {
 	case paxos.Lead:
 		epoch, changes := r.store.ApplyLead(e.Value.WallSeconds, e.Value.CellTime)
 		r.master.Lead(r.now, e.Value.Leader, epoch, changes)
+		r.timeOfLead(e.Value.CellTime)
 	case paxos.Config:
 		if c := e.Value.Config; e.Slot == 1 && c != nil {
 			r.store.ApplyFound(c.Cell, c.CellIdentity, c.RevisionFloor)
+			r.cell.follow(r.now, r.store.CellTime())
 			r.notes = append(r.notes, Note{Level: "info", Text: "the cell is founded",
 				Args: []any{"cell", c.Cell, "members", len(c.Members)}})
 		}
@@ -138,11 +144,29 @@ func (r *Replica) apply(e paxos.Entry) {
 	r.master.Entry(r.now, e.Slot)
 }
 
+// timeOfLead goes on from the cell time that a Lead entry has left, unless it made
+// this replica the master: then its own, which the entry has told of earlier.
+func (r *Replica) timeOfLead(told int64) {
+	told = max(told, r.store.CellTime())
+	if r.master.Leading() {
+		r.cell.applied(r.now, told)
+		r.cell.lead(r.now, true)
+		return
+	}
+	r.cell.follow(r.now, told)
+}
+
 func (r *Replica) restore(state any) {
 	s, ok := state.(*store.Store)
 	invariant.Assert(ok, "a snapshot of the log holds a store, not a %T", state)
+	another := s.Epoch() != r.store.Epoch()
 	r.store, r.applied = s, r.restoring
 	r.master.SetStore(r.now, s)
+	if another {
+		r.cell.follow(r.now, s.CellTime())
+	} else {
+		r.cell.applied(r.now, s.CellTime())
+	}
 	if r.o.Observer != nil {
 		r.o.Observer.Restored(r.applied, s)
 	}
@@ -171,7 +195,9 @@ func (r *Replica) stepLog(now time.Duration, ev replog.Event) {
 	case replog.PeerReceived:
 		r.hear(e)
 	case replog.Tick:
-		r.node.Step(now, ev)
+		// A label for the Lead entry, should there be one.
+		e.CellTime = r.cell.read(now)
+		r.node.Step(now, e)
 		r.master.Tick(now)
 		r.noteFounding()
 		return

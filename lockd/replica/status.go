@@ -27,6 +27,7 @@ func (r *Replica) setRole(now time.Duration, e paxos.RoleEvent) {
 		MasterName:    name,
 		MasterAddress: address,
 	})
+	r.cell.lead(now, r.master.Leading())
 }
 
 func (r *Replica) self() paxos.ReplicaID { return r.node.Status().Paxos.ID }
@@ -144,7 +145,7 @@ func (r *Replica) Metrics() Metrics {
 		Granted: c.Granted, Expired: c.Expired, Refused: c.Refused, Elections: c.Elections,
 		Chosen: uint64(n.Paxos.Chosen), Applied: uint64(n.Applied), Target: uint64(n.Paxos.Target),
 		Revision: r.store.Revision(), Epoch: r.store.Epoch(),
-		Master: serving, LogBytes: n.Paxos.LogBytes, Limited: r.master.Refusals(), Thrift: n.Paxos.Thrift,
+		Master: serving, LogBytes: n.Paxos.LogBytes, InFlight: r.master.InFlight(), Limited: r.master.Refusals(), Thrift: n.Paxos.Thrift,
 	}
 }
 

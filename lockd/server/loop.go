@@ -167,12 +167,14 @@ func (l *loop) sleepUntil(due, now time.Duration) {
 
 // turn steps the replica through what was taken from the mailbox.
 func (l *loop) turn(now time.Duration, letters []letter) {
-	if now-l.lastTick >= tickEvery {
-		l.lastTick = now
-		l.rep.Step(now, replog.Tick{})
-	}
 	for i := range letters {
 		l.step(now, &letters[i])
+	}
+	// What has arrived before a tick is seen before it: no session ends whose
+	// KeepAlive was there.
+	if now-l.lastTick >= tickEvery {
+		l.lastTick = now
+		l.rep.Step(now, replog.Tick{WallSeconds: time.Now().Unix()})
 	}
 	if len(letters) > 0 {
 		l.metrics.batch.Observe(float64(len(letters)))
