@@ -32,14 +32,51 @@ const (
 )
 
 // Change is one thing that an applied command did; watches and events are made
-// from these. A command's changes carry the command's revision.
+// from these. A command's changes carry the command's revision and stand in the
+// order in which they happened: revision and place give the order of all.
 type Change struct {
 	Kind     ChangeKind
+	Reason   pb.DeleteReason  // ChangeDeleted
 	Path     string           // node changes, lock changes
 	Session  uint64           // session changes, session events
 	Event    *pb.SessionEvent // ChangeSessionEvent: deliver to Session
 	Revision uint64
+	Lock     LockChange // ChangeLock
 }
+
+// LockChange is what became of one request for a lock. With LockEventNone the
+// lock did not pass: a waiter came or left, or a ghost's time began to run.
+type LockChange struct {
+	Event       LockEvent
+	Loss        pb.LossReason // LockLost
+	Mode        pb.LockMode
+	Session     uint64
+	Ticket      uint64
+	Client      *pb.ClientInfo
+	Fence       uint64 // 0 of one that waits
+	Generation  uint64 // of the lock
+	LockDelayMS uint64
+}
+
+// Blocker returns whom the change concerns, as watches tell it.
+func (l *LockChange) Blocker() *pb.Blocker {
+	return &pb.Blocker{
+		Session: l.Session, Ticket: l.Ticket, Client: l.Client, Mode: l.Mode, Fence: l.Fence,
+		LockDelayMs: l.LockDelayMS, Ghost: l.Event == LockLost || l.Event == LockGhostEnded,
+	}
+}
+
+// LockEvent is how a lock passed; the numbers are those of the wire.
+type LockEvent uint8
+
+// The ways in which a lock passes.
+const (
+	LockEventNone  LockEvent = iota
+	LockAcquired             // granted
+	LockReleased             // by its holder
+	LockLost                 // left without release: a ghost keeps it, unless there is no lock-delay
+	LockGhostEnded           // the ghost's time is over, or its client released it
+)
 
 // ChangeKind is the kind of a Change.
 type ChangeKind uint8

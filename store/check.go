@@ -142,12 +142,12 @@ func (k *checker) claims() {
 		k.that(ok && at.claim == c, "claim %d/%d is not in the queue of %s", c.session, c.ticket, c.path)
 		k.that(c.revision <= s.revision, "claim %d/%d on %s: it is of revision %d", c.session, c.ticket, c.path, c.revision)
 		k.that(c.mode == pb.LockMode_EXCLUSIVE || c.mode == pb.LockMode_SHARED, "claim %d/%d on %s: mode %d", c.session, c.ticket, c.path, c.mode)
-		k.that(c.until >= 0 && (c.state != ghost || c.until > 0) && (c.state != held || c.until == 0), "claim %d/%d on %s: state %d until %d", c.session, c.ticket, c.path, c.state, c.until)
+		k.that(c.until >= 0 && (c.state != held || c.until == 0), "claim %d/%d on %s: state %d until %d", c.session, c.ticket, c.path, c.state, c.until)
 		k.that((c.state == waiting) == (c.fence == 0), "claim %d/%d on %s: state %d with fence %d", c.session, c.ticket, c.path, c.state, c.fence)
 		k.that(c.delayMS <= LockDelayMaxMillis && c.leaseMS <= LeaseMaxMillis, "claim %d/%d on %s: lock-delay %d ms, lease %d ms", c.session, c.ticket, c.path, c.delayMS, c.leaseMS)
 		_, locked := s.lock(c.path)
 		k.that(locked, "claim %d/%d on %s: there is no lock record", c.session, c.ticket, c.path)
-		if c.until != 0 {
+		if c.timed() {
 			timers++
 			_, ok := s.timers.Get(timerItem{c.until, c.session, c.ticket})
 			k.that(ok, "claim %d/%d on %s: it has no timer", c.session, c.ticket, c.path)
@@ -239,7 +239,7 @@ func (k *checker) indexes() {
 	})
 	s.timers.Ascend(func(t timerItem) bool {
 		c, ok := s.claim(t.session, t.ticket)
-		k.that(ok && c.until == t.at, "a timer at %d for claim %d/%d, which does not have it", t.at, t.session, t.ticket)
+		k.that(ok && c.timed() && c.until == t.at, "a timer at %d for claim %d/%d, which does not have it", t.at, t.session, t.ticket)
 		return true
 	})
 }

@@ -123,8 +123,8 @@ func (s *Store) request(c *pb.Command) *pb.Result {
 
 // mayKeep says whether a session that has so many results kept may have
 // another. No limit refuses the end of a session or of something it holds or
-// waits for; and so that no refused request stands before these, a number can
-// be settled as void beyond the limit too.
+// waits for, nor the word that it has lost it; and so that no refused request
+// stands before these, a number can be settled as void beyond the limit too.
 //
 // Invariant: a session has at most keptMax results.
 func (s *Store) mayKeep(c *pb.Command, kept uint64) bool {
@@ -137,15 +137,21 @@ func (s *Store) mayKeep(c *pb.Command, kept uint64) bool {
 		}
 		_, found := s.claim(c.Session, op.Release.GetTicket())
 		return found
+	case *pb.Command_Forfeit:
+		if kept < 2*WindowMax {
+			return true
+		}
+		c, found := s.claim(c.Session, op.Forfeit.GetTicket())
+		return found && c.state == held
 	case *pb.Command_VoidRequest:
 		return kept < 2*WindowMax
 	}
 	return kept < WindowMax
 }
 
-// keptMax follows from mayKeep: beyond twice the window only the claims that a
-// session has end, and it gets no new ones there.
-const keptMax = 2*WindowMax + LocksMax
+// keptMax follows from mayKeep: beyond twice the window the claims that a
+// session has are forfeited once and end once, and it gets no new ones there.
+const keptMax = 2*WindowMax + 2*LocksMax
 
 // repeat answers a request that has been executed.
 func (s *Store) repeat(c *pb.Command) *pb.Result {
@@ -190,6 +196,8 @@ func (s *Store) perform(c *pb.Command) *pb.Result {
 		return s.acquire(c.Session, c.Number, op.Acquire)
 	case *pb.Command_Release:
 		return s.release(c.Session, op.Release)
+	case *pb.Command_Forfeit:
+		return s.forfeit(c.Session, op.Forfeit)
 	case *pb.Command_Multi:
 		return s.multi(c.Session, op.Multi)
 	case *pb.Command_BreakLock:

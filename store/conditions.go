@@ -237,7 +237,8 @@ func (s *Store) heldBy(h *pb.Holding) bool {
 	return ok && c.state == held && c.path == h.Path
 }
 
-// translate makes conditions of the fields that were there before them.
+// translate makes conditions of the fields that were there before them, in an
+// operation that has no conditions.
 func translate(c *pb.Command) {
 	switch op := c.Op.(type) {
 	case *pb.Command_Put:
@@ -260,7 +261,7 @@ func translate(c *pb.Command) {
 
 func translatePut(p *pb.Put) {
 	switch {
-	case !p.GetConditional():
+	case !p.GetConditional() || len(p.Conditions) > 0:
 	case p.IfGeneration == 0:
 		p.Conditions, p.Create = append(p.Conditions, exists(false)), true
 	default:
@@ -269,12 +270,15 @@ func translatePut(p *pb.Put) {
 }
 
 func translateDelete(d *pb.Delete) {
-	if d.GetConditional() {
+	if d.GetConditional() && len(d.Conditions) == 0 {
 		d.Conditions = append(d.Conditions, generation(d.IfGeneration))
 	}
 }
 
 func translateCheck(c *pb.Check) {
+	if len(c.GetConditions()) > 0 {
+		return
+	}
 	if c.GetAbsent() {
 		c.Conditions = append(c.Conditions, exists(false))
 	}

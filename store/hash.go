@@ -106,7 +106,7 @@ func hashOfResult(session, number uint64, r *pb.Result) uint64 {
 
 func hashOfEvent(session uint64, e *pb.SessionEvent) uint64 {
 	h := newHash(hashEvent).u64(session).u64(e.GetNumber()).u64(uint64(e.GetCode())).u64(e.GetTicket()).
-		str(e.GetPath()).str(e.GetReason()).u64(e.GetRevision())
+		str(e.GetPath()).str(e.GetReason()).u64(uint64(e.GetLoss())).u64(e.GetRevision())
 	return mixBlockers(mixGrant(h, e.GetGrant()), e.GetBlockers()).sum()
 }
 

@@ -171,10 +171,27 @@ func (c *cell) expire(session uint64) *pb.Result {
 	return c.apply(&pb.Command{Op: &pb.Command_ExpireSession{ExpireSession: &pb.ExpireSession{Session: session, LastChange: x.LastChange}}})
 }
 
-// pass lets cell time pass and, like a master, logs the timers that are due.
+func breakLock(path string, fence uint64) *pb.Command {
+	return &pb.Command{Op: &pb.Command_BreakLock{BreakLock: &pb.Break{Path: path, Fence: fence}}}
+}
+
+func forfeit(ticket uint64) *pb.Command {
+	return &pb.Command{Op: &pb.Command_Forfeit{Forfeit: &pb.Forfeit{Ticket: ticket}}}
+}
+
+// pass lets cell time pass and, like a master, logs the timers that are due: the
+// starts of ghosts ahead of it.
 func (c *cell) pass(ms int64) {
 	c.t.Helper()
+	c.due()
 	c.now += ms * 1_000_000
+	c.due()
+	c.apply(&pb.Command{Op: &pb.Command_Clock{Clock: &pb.Clock{}}})
+}
+
+// due logs the timers that are due.
+func (c *cell) due() {
+	c.t.Helper()
 	for {
 		var due []*pb.TimerRef
 		for _, d := range c.s.NextDue(8) {
@@ -183,7 +200,6 @@ func (c *cell) pass(ms int64) {
 			}
 		}
 		if len(due) == 0 {
-			c.apply(&pb.Command{Op: &pb.Command_Clock{Clock: &pb.Clock{}}})
 			return
 		}
 		c.apply(&pb.Command{Op: &pb.Command_Timers{Timers: &pb.Timers{Due: due}}})

@@ -33,7 +33,7 @@ type claim struct {
 	fence     uint64 // held, ghost
 	sinceWall int64
 	sinceCell int64
-	until     int64 // waiting: deadline, 0 never; ghost: its end; cell time
+	until     int64 // waiting: deadline, 0 never; ghost: its end, 0 unstarted; cell time
 	delayMS   uint64
 	leaseMS   uint64
 	hash      uint64
@@ -189,7 +189,7 @@ func (s *Store) file(c *claim) {
 	c.hash = c.computeHash()
 	s.sum += c.hash
 	s.queue(c).ReplaceOrInsert(queueItem{c.path, c.revision, c})
-	if c.until != 0 {
+	if c.timed() {
 		s.timers.ReplaceOrInsert(timerItem{c.until, c.session, c.ticket})
 	}
 	s.countClaim(c, +1)
@@ -205,7 +205,7 @@ func (s *Store) file(c *claim) {
 func (s *Store) unfile(c *claim) {
 	s.sum -= c.hash
 	s.queue(c).Delete(queueItem{path: c.path, revision: c.revision})
-	if c.until != 0 {
+	if c.timed() {
 		s.timers.Delete(timerItem{c.until, c.session, c.ticket})
 	}
 	s.countClaim(c, -1)
@@ -295,7 +295,7 @@ func (s *Store) acquire(session uint64, ticket uint64, a *pb.Acquire) *pb.Result
 	})
 	s.admit(c)
 	s.addClaim(c)
-	s.note(ChangeLock, c.path, 0)
+	s.noteLock(c, LockAcquired, 0)
 	s.fillGrant(&both.grant, c)
 	both.result.Path, both.result.Grant = a.Path, &both.grant
 	return &both.result
@@ -382,59 +382,118 @@ func (s *Store) release(session uint64, r *pb.Release) *pb.Result {
 		return refuse(pb.Code_BAD_COMMAND, "ticket %d is for %s, not for the path given", r.Ticket, c.path)
 	}
 	result := &pb.Result{Path: c.path}
+	event := LockReleased
 	switch c.state {
 	case waiting:
-		result.Code = pb.Code_WITHDRAWN
+		result.Code, event = pb.Code_WITHDRAWN, LockEventNone
 	case ghost:
-		result.Detail = "the lock had been lost; its guarded work is on record as ended"
+		result.Detail, event = "the lock had been lost; its guarded work is on record as ended", LockGhostEnded
 	}
-	s.end(c)
+	s.end(c, event)
 	return result
 }
 
 // end takes a claim away.
-func (s *Store) end(c *claim) {
+func (s *Store) end(c *claim, event LockEvent) {
 	s.removeClaim(c)
-	s.note(ChangeLock, c.path, 0)
+	s.noteLock(c, event, 0)
 	s.touch(c.path)
 }
 
-// haunt makes a holder a ghost until the given cell time, or ends it if that
-// is not in the future. A ghost's end may come nearer, it never moves away.
-func (s *Store) haunt(c *claim, until int64) {
-	if c.state == ghost {
+// A lock that leaves its holder otherwise than by its own release leaves a
+// ghost, which keeps the lock in its mode until its end. If the session is over
+// by its lease, the end is set at once: the client's lease is over too, so the
+// lock-delay alone is left. Otherwise the client may still have a lease that a
+// master has given, or will give, without having applied the loss. So the ghost
+// is unstarted: it has no end and blocks until a master that has applied the loss
+// has said so in the log (GHOST_START). From then on every lease is given with
+// the news of the loss ahead of it, and the ghost ends when the longest lease
+// that was given before, and then the lock-delay, are over.
+//
+// Invariants: a ghost's end, once set, never moves away. An unstarted ghost ends
+// by its start and its time, by its client's Release, or by the expiry of its
+// session and the lock-delay, and never by time alone.
+
+// timed reports whether a claim has a place among the timers: a waiter with a
+// deadline, and every ghost, an unstarted one at 0.
+func (c *claim) timed() bool { return c.until != 0 || c.state == ghost }
+
+// leave makes a live holder an unstarted ghost, and returns it.
+func (s *Store) leave(c *claim, why pb.LossReason) (*claim, bool) {
+	if invariant.Planted(invariant.GrantsInLockDelay) {
+		s.end(c, LockLost)
+		return nil, false
+	}
+	c = s.take(c)
+	c.state, c.until = ghost, 0
+	s.file(c)
+	s.noteLock(c, LockLost, why)
+	s.touch(c.path)
+	return c, true
+}
+
+// endBy has a ghost end at a cell time, or earlier if it already does; at once
+// if that is not in the future.
+func (s *Store) endBy(c *claim, until int64) {
+	if c.until != 0 {
 		until = min(until, c.until)
 	}
-	if until <= s.cellTime || invariant.Planted(invariant.GrantsInLockDelay) {
-		s.end(c)
+	if until <= s.cellTime {
+		s.end(c, LockGhostEnded)
 		return
 	}
 	c = s.take(c)
-	c.state, c.until = ghost, until
+	c.until = until
 	s.file(c)
-	s.note(ChangeLock, c.path, 0)
-	s.touch(c.path)
+	s.noteLock(c, LockEventNone, 0)
 }
 
-// lose takes the lock away from a holder whose session may live on: its client
-// is told, and the ghost stays for the longest lease the client may still have
-// and then the lock-delay.
-func (s *Store) lose(c *claim, reason string) {
+// start has the time of an unstarted ghost run: the longest lease that its
+// session has had since the grant, which is its only one, and the lock-delay.
+func (s *Store) start(c *claim) { s.endBy(c, later(s.cellTime, c.leaseMS+c.delayMS)) }
+
+// expireClaim ends what an expired session holds, or has lost, by its
+// lock-delay.
+func (s *Store) expireClaim(c *claim) {
+	if c.state == held {
+		var left bool
+		if c, left = s.leave(c, pb.LossReason_HOLDER_EXPIRED); !left {
+			return
+		}
+	}
+	s.endBy(c, later(s.cellTime, c.delayMS))
+}
+
+// lose takes the lock away from a holder whose session lives on, and tells its
+// client.
+func (s *Store) lose(c *claim, why pb.LossReason, reason string) {
 	grant := new(pb.Grant)
 	s.fillGrant(grant, c)
-	s.haunt(c, later(s.cellTime, c.leaseMS+c.delayMS))
+	s.leave(c, why)
 	s.addEvent(c.session, &pb.SessionEvent{
-		Code: pb.Code_LOST, Ticket: c.ticket, Path: c.path, Grant: grant, Reason: reason,
+		Code: pb.Code_LOST, Ticket: c.ticket, Path: c.path, Grant: grant, Reason: reason, Loss: why,
 	})
 }
 
 // loseAll takes the lock of path away from all its live holders.
-func (s *Store) loseAll(path, reason string) {
+func (s *Store) loseAll(path string, why pb.LossReason, reason string) {
 	for _, c := range s.holdersOf(path) {
 		if c.state == held {
-			s.lose(c, reason)
+			s.lose(c, why, reason)
 		}
 	}
+}
+
+// forfeit executes a Forfeit. Its client says that it has lost the lock, so it
+// gets no event. It does not say that the guarded work has ended, and it may
+// still get leases: so the ghost is that of any lock that a living session loses.
+func (s *Store) forfeit(session uint64, f *pb.Forfeit) *pb.Result {
+	c, ok := s.claim(session, f.GetTicket())
+	if !ok || c.state != held {
+		return &pb.Result{}
+	}
+	s.leave(c, pb.LossReason_FORFEITED)
+	return &pb.Result{Path: c.path}
 }
 
 // breakLock executes a Break.
@@ -445,7 +504,7 @@ func (s *Store) breakLock(b *pb.Break) *pb.Result {
 	broken := false
 	for _, c := range s.holdersOf(b.Path) {
 		if c.state == held && c.fence == b.Fence {
-			s.lose(c, "the lock was broken by an operator")
+			s.lose(c, pb.LossReason_BROKEN, "the lock was broken by an operator")
 			broken = true
 		}
 	}

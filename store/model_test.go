@@ -209,6 +209,16 @@ func (m *model) perform(c *pb.Command) mResult {
 		return m.acquire(c.Session, c.Number, op.Acquire)
 	case *pb.Command_Release:
 		return m.release(c.Session, op.Release.Ticket)
+	case *pb.Command_Forfeit:
+		for p, l := range m.locks {
+			for i, h := range l.holders {
+				if h.session == c.Session && h.ticket == op.Forfeit.Ticket && !h.ghost {
+					l.holders[i].ghost, m.changed = true, true
+					return mResult{path: p}
+				}
+			}
+		}
+		return mResult{}
 	case *pb.Command_BreakLock:
 		code := pb.Code_NOT_HELD
 		l := m.locks[op.BreakLock.Path]
@@ -413,7 +423,7 @@ func (m *model) event(session uint64, code string, ticket uint64) {
 
 func (m *model) lose(p string, i int) {
 	h := &m.locks[p].holders[i]
-	h.ghost, h.until = true, m.cell+int64(h.lease+h.delay)*1e6
+	h.ghost, h.until = true, 0
 	m.event(h.session, "LOST", h.ticket)
 }
 
@@ -501,19 +511,16 @@ func (m *model) end(session uint64, expired, workEnded bool) {
 		})
 		for i := range l.holders {
 			h := &l.holders[i]
-			if h.session == session {
-				end := m.cell + int64(h.delay)*1e6
-				if !expired {
-					end += int64(h.lease) * 1e6
-				}
-				if h.ghost {
-					end = min(end, h.until)
-				}
-				h.ghost, h.until = true, end
+			if h.session != session {
+				continue
+			}
+			h.ghost = true
+			if end := m.cell + int64(h.delay)*1e6; expired && (h.until == 0 || end < h.until) {
+				h.until = end
 			}
 		}
 		l.holders = slices.DeleteFunc(l.holders, func(c mClaim) bool {
-			return c.session == session && c.until <= m.cell
+			return expired && c.session == session && c.until <= m.cell
 		})
 		m.locks[p] = l
 	}
@@ -538,6 +545,13 @@ func (m *model) timer(ref *pb.TimerRef) {
 	}
 	is := func(c mClaim) bool {
 		return c.session == ref.Session && c.ticket == ref.Ticket && c.until != 0 && c.until == ref.DueAt
+	}
+	if ref.Kind == pb.TimerKind_GHOST_START && ref.DueAt == 0 {
+		for i, h := range l.holders {
+			if h.session == ref.Session && h.ticket == ref.Ticket && h.ghost && h.until == 0 {
+				l.holders[i].until, m.changed = m.cell+int64(h.lease+h.delay)*1e6, true
+			}
+		}
 	}
 	if ref.Kind == pb.TimerKind_GHOST_END && slices.ContainsFunc(l.holders, is) {
 		l.holders = slices.DeleteFunc(l.holders, is)

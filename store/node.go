@@ -273,8 +273,12 @@ func (s *Store) delete(d *pb.Delete) *pb.Result {
 	if refused != nil {
 		return refused
 	}
+	why := pb.DeleteReason_DELETED
+	if d.Force {
+		why = pb.DeleteReason_FORCED
+	}
 	for _, path := range slices.Backward(paths) {
-		s.deleteNode(path)
+		s.deleteNode(path, why)
 	}
 	return &pb.Result{Path: d.Path}
 }
@@ -313,16 +317,16 @@ func (s *Store) doomed(d *pb.Delete) (paths []string, refused *pb.Result) {
 
 // deleteNode deletes a node without children, whatever holds it: holders lose
 // the lock and stay as ghosts, waiters are sent away.
-func (s *Store) deleteNode(path string) {
+func (s *Store) deleteNode(path string, why pb.DeleteReason) {
 	n, ok := s.node(path)
 	if !ok {
 		return
 	}
 	if n.locked {
 		s.withdrawAll(path, "the node was deleted")
-		s.loseAll(path, "the node was deleted")
+		s.loseAll(path, pb.LossReason_NODE_DELETED, "the node was deleted")
 	}
-	s.removeNode(path)
+	s.removeNode(path, why)
 	s.touch(path)
 	s.touch(parent(path))
 }
@@ -356,7 +360,7 @@ func (s *Store) reap(path string) {
 		if !ok || n.kind != pb.NodeKind_CONTAINER || !n.used || n.children > 0 || n.locked {
 			return
 		}
-		s.removeNode(path)
+		s.removeNode(path, pb.DeleteReason_CONTAINER_IDLE)
 		path = parent(path)
 	}
 }

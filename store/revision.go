@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"github.com/seed70370324/lockd/internal/invariant"
+	"github.com/seed70370324/lockd/store/pb"
 )
 
 // A revision is a positive 63-bit number that only grows. Its high 23 bits
@@ -61,6 +62,19 @@ func (s *Store) commit() {
 func (s *Store) note(kind ChangeKind, path string, session uint64) {
 	s.changed = true
 	s.changes = append(s.changes, Change{Kind: kind, Path: path, Session: session, Revision: s.now})
+}
+
+// noteLock records what became of a claim.
+func (s *Store) noteLock(c *claim, event LockEvent, loss pb.LossReason) {
+	l := LockChange{
+		Event: event, Loss: loss, Mode: c.mode, Session: c.session, Ticket: c.ticket,
+		Client: c.client, Fence: c.fence, LockDelayMS: c.delayMS,
+	}
+	if of, ok := s.lock(c.path); ok {
+		l.Generation = of.generation
+	}
+	s.changed = true
+	s.changes = append(s.changes, Change{Kind: ChangeLock, Path: c.path, Revision: s.now, Lock: l})
 }
 
 // touch has settle look at path once the command has done its part.

@@ -151,6 +151,12 @@ func (g *script) op(s *Store, session uint64, c *pb.Command) {
 			))
 		}
 		c.Op = &pb.Command_Multi{Multi: m}
+	case k < 91 && g.chance(50):
+		ticket := g.number(1, g.next[session])
+		if mine := s.claimsOf(session); len(mine) > 0 && g.chance(90) {
+			ticket = pick(g, mine...).ticket
+		}
+		c.Op = &pb.Command_Forfeit{Forfeit: &pb.Forfeit{Ticket: ticket}}
 	case k < 91:
 		b := &pb.Break{Path: g.path(), Fence: 1}
 		if l, ok := s.Lock(b.Path); ok {
@@ -189,7 +195,7 @@ func (g *script) command(s *Store) *pb.Command {
 			t.Due = append(t.Due, d.Ref)
 		}
 		if len(t.Due) > 0 && g.chance(60) {
-			g.cell = max(g.cell, pick(g, t.Due...).DueAt)
+			g.cell = max(g.cell, pick(g, t.Due...).DueAt) // an unstarted ghost's is 0
 			c.CellTime = g.cell
 		}
 		if g.chance(30) {

@@ -194,16 +194,18 @@ func (s *Store) endSession(id uint64, how sessionEnd) {
 		switch {
 		case c.state == held && invariant.Planted(invariant.DeadSessionKeepLock):
 			// The bug: nobody is left who could ever release it.
-		case c.state == waiting || how == workEnded:
-			s.end(c)
-		case how == closed:
+		case c.state == waiting:
+			s.end(c, LockEventNone)
+		case how == workEnded && c.state == ghost:
+			s.end(c, LockGhostEnded)
+		case how == workEnded:
+			s.end(c, LockReleased)
+		case how == expired:
+			s.expireClaim(c)
+		case c.state == held:
 			// Work that began to stop with the close may take as long as if the
 			// client had not been heard of any more.
-			s.haunt(c, later(s.cellTime, c.leaseMS+c.delayMS))
-		default:
-			// The lease is over, so the lock-delay alone is left, for what was
-			// lost before too.
-			s.haunt(c, later(s.cellTime, c.delayMS))
+			s.leave(c, pb.LossReason_HOLDER_CLOSED)
 		}
 	}
 	var paths []string
@@ -213,8 +215,12 @@ func (s *Store) endSession(id uint64, how sessionEnd) {
 		}
 		return e.owner == id
 	})
+	why := pb.DeleteReason_SESSION_CLOSED
+	if how == expired {
+		why = pb.DeleteReason_SESSION_EXPIRED
+	}
 	for _, path := range paths {
-		s.deleteNode(path)
+		s.deleteNode(path, why)
 	}
 	x, _ := s.ownSession(id)
 	s.dropEvents(id, x, 1<<64-1)

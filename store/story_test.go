@@ -189,6 +189,7 @@ func TestTimersOfWhatHasMovedOnAreVoid(t *testing.T) {
 	c.want(pb.Code_OK, a, create("/x"))
 	c.want(pb.Code_OK, a, acquire("/x", exclusive, 1000))
 	c.want(pb.Code_OK, b, delForce("/x"))
+	c.due()
 	old := c.s.NextDue(1)[0].Ref // the ghost's end, without a node
 	c.want(pb.Code_OK, b, create("/x"))
 	c.now += 3_600_000_000_000

@@ -4,15 +4,15 @@ import (
 	"github.com/seed70370324/lockd/store/pb"
 )
 
-// Deadlines of waiters and ends of ghosts are in cell time. The store never
-// acts on time by itself: the master asks what falls due (NextDue) and, when
-// its own cell time has passed it, logs a Timers command that names it. By then
-// the thing may be gone or another, so each reference is checked against the
-// state again.
+// Deadlines of waiters and ends of ghosts are in cell time; the start of an
+// unstarted ghost is due at once. The store never acts on time by itself: the
+// master asks what falls due (NextDue) and, when its own cell time has passed
+// it, logs a Timers command that names it. By then the thing may be gone or
+// another, so each reference is checked against the state again.
 
 type timerItem struct {
 	at              int64
-	session, ticket uint64 // of a claim with until = at
+	session, ticket uint64 // of a claim with until = at that is timed
 }
 
 func lessTimer(a, b timerItem) bool {
@@ -25,7 +25,8 @@ func lessTimer(a, b timerItem) bool {
 	return a.ticket < b.ticket
 }
 
-// NextDue returns the timers that fall due first, at most max, earliest first.
+// NextDue returns the timers that fall due first, at most max, earliest first:
+// ahead of all, at 0, the starts of unstarted ghosts.
 func (s *Store) NextDue(max int) []Due {
 	var list []Due
 	if max <= 0 {
@@ -44,7 +45,10 @@ func (s *Store) timerRef(c *claim) *pb.TimerRef {
 		Kind: pb.TimerKind_WAITER_DEADLINE, Path: c.path,
 		Session: c.session, Ticket: c.ticket, DueAt: c.until,
 	}
-	if c.state == ghost {
+	switch {
+	case c.state == ghost && c.until == 0:
+		ref.Kind = pb.TimerKind_GHOST_START
+	case c.state == ghost:
 		ref.Kind = pb.TimerKind_GHOST_END
 	}
 	if n, ok := s.node(c.path); ok {
@@ -59,16 +63,19 @@ func (s *Store) timerRef(c *claim) *pb.TimerRef {
 func (s *Store) applyTimers(t *pb.Timers) *pb.Result {
 	for _, ref := range t.Due {
 		c, ok := s.claim(ref.GetSession(), ref.GetTicket())
-		if !ok || c.until == 0 || c.until > s.cellTime {
+		if !ok || !c.timed() || c.until > s.cellTime {
 			continue
 		}
 		now := s.timerRef(c)
 		if now.Kind != ref.GetKind() || now.Path != ref.GetPath() || now.Instance != ref.GetInstance() || now.DueAt != ref.GetDueAt() {
 			continue
 		}
-		if c.state == ghost {
-			s.end(c)
-		} else {
+		switch now.Kind {
+		case pb.TimerKind_GHOST_START:
+			s.start(c)
+		case pb.TimerKind_GHOST_END:
+			s.end(c, LockGhostEnded)
+		default:
 			s.timeOut(c)
 		}
 		s.settle()

@@ -122,7 +122,7 @@ func (s *Store) share(dir, name string) (string, string) {
 }
 
 // removeNode takes away a node without children.
-func (s *Store) removeNode(path string) {
+func (s *Store) removeNode(path string, why pb.DeleteReason) {
 	dir, name := split(path)
 	old, was := s.nodes.Delete(nodeItem{dir: dir, name: name})
 	if !was {
@@ -139,7 +139,7 @@ func (s *Store) removeNode(path string) {
 		p.childGen++
 		p.childRev = s.now
 	})
-	s.note(ChangeDeleted, path, 0)
+	s.changes = append(s.changes, Change{Kind: ChangeDeleted, Reason: why, Path: path, Revision: s.now})
 }
 
 // Node returns one node.

@@ -39,7 +39,7 @@ func (s *Store) enqueue(c *claim, a *pb.Acquire) *pb.Result {
 		c.until = later(s.cellTime, a.WaitMs)
 	}
 	s.addClaim(c)
-	s.note(ChangeLock, c.path, 0)
+	s.noteLock(c, LockEventNone, 0)
 	l, _ := s.lock(c.path)
 	r.Position = uint32(l.waiters)
 	return r
@@ -98,7 +98,7 @@ func (s *Store) grant(c *claim) {
 	c = s.take(c)
 	s.admit(c)
 	s.file(c)
-	s.note(ChangeLock, c.path, 0)
+	s.noteLock(c, LockAcquired, 0)
 	both := new(struct {
 		event pb.SessionEvent
 		grant pb.Grant
@@ -114,7 +114,7 @@ func (s *Store) withdrawAll(path, reason string) {
 	var list []*claim
 	scan(s.waiters, path, func(c *claim) bool { list = append(list, c); return true })
 	for _, c := range list {
-		s.end(c)
+		s.end(c, LockEventNone)
 		s.addEvent(c.session, &pb.SessionEvent{
 			Code: pb.Code_WITHDRAWN, Ticket: c.ticket, Path: path, Reason: reason,
 		})
@@ -125,7 +125,7 @@ func (s *Store) withdrawAll(path, reason string) {
 // way.
 func (s *Store) timeOut(c *claim) {
 	blockers := s.blockersOf(c.path, c.revision, BlockersMax)
-	s.end(c)
+	s.end(c, LockEventNone)
 	s.addEvent(c.session, &pb.SessionEvent{
 		Code: pb.Code_TIMED_OUT, Ticket: c.ticket, Path: c.path, Blockers: blockers,
 	})
