@@ -30,6 +30,7 @@ type leadership struct {
 
 	lastBeat time.Duration
 	beat     uint64 // heartbeat round
+	wall     int64  // lowest wall clock of the others whose promises it has
 	reads    []uint64
 	round    *readRound
 
@@ -45,9 +46,18 @@ type follower struct {
 	accepted Slot
 	sent     Slot // accepts up to it have been sent
 	chosen   Slot
-	heard    time.Duration
-	beat     uint64 // highest heartbeat round acknowledged
-	voter    bool
+	// skipped: of the slots up to it some were not sent in this ballot. most: the
+	// highest slot ever sent in it.
+	skipped, most Slot
+	// flights are on their way, flying is their size; resends is how often all was
+	// sent again since something was accepted.
+	flights []batchSent
+	flying  int
+	resends int
+	link    *link
+	heard   time.Duration
+	beat    uint64 // highest heartbeat round acknowledged
+	voter   bool
 	// progressAt is when accepted last grew, a resend began, or something was
 	// sent when nothing was outstanding.
 	progressAt time.Duration
@@ -61,8 +71,11 @@ type follower struct {
 // newLeadership begins with what the promises told of each follower. One that
 // does not know yet how far slots are chosen is sent those it may have at an
 // older ballot once more: without them its votes behind them would not count.
-func newLeadership(r *Replica, promised map[ReplicaID]Slot) *leadership {
-	l := &leadership{since: r.now, next: r.chosen + 1, beat: r.rng.Uint64() >> 32}
+// Its heartbeat rounds follow those of the campaign, so that an answer to one of
+// those proves nothing to a read.
+func newLeadership(r *Replica, p *phaseOne) *leadership {
+	promised := p.promises
+	l := &leadership{since: r.now, next: r.chosen + 1, beat: p.beat, wall: p.wall}
 	l.thrift.since, l.thrift.eager = r.now, r.o.EagerTime
 	for _, m := range r.cfg.Members {
 		if m.ID != r.o.ID {
@@ -70,7 +83,8 @@ func newLeadership(r *Replica, promised map[ReplicaID]Slot) *leadership {
 			if c, ok := promised[m.ID]; ok && c+Slot(r.o.WindowSlots) >= r.chosen {
 				sent = min(sent, c)
 			}
-			l.peers = append(l.peers, &follower{id: m.ID, sent: sent, chosen: promised[m.ID], heard: r.now, voter: m.Voter, progressAt: r.now})
+			l.peers = append(l.peers, &follower{id: m.ID, sent: sent, skipped: sent, chosen: promised[m.ID], heard: r.now, voter: m.Voter,
+				progressAt: r.now, link: r.link(m.ID)})
 		}
 	}
 	return l
@@ -179,7 +193,7 @@ func (r *Replica) underWay() int {
 // follower's own votes have left with the flush; a leader learns nothing urgent
 // from votes for what is chosen, unless they let it send more.
 func (r *Replica) Awaits() (flush bool, votes Slot) {
-	flush = r.role != Follower || r.leader == 0
+	flush = r.role != Follower || r.leader == 0 || r.holdsBack()
 	l := r.lead
 	switch {
 	case l == nil:
@@ -249,12 +263,12 @@ func (r *Replica) sendAccepts() {
 	for _, p := range l.peers {
 		to := r.sendTo(p, hurries)
 		if p.sent < to && p.sent+1 < r.log.base {
-			p.sent = r.chosen // older ones are no longer in memory
+			p.sent, p.skipped = r.chosen, r.chosen // older ones are no longer in memory
 		}
 		if p.sent < to && p.sent <= p.accepted {
 			p.progressAt = r.now // before, there was nothing that it could have answered
 		}
-		for p.sent < to {
+		for p.sent < to && !p.full() {
 			if shared == nil || from != p.sent+1 || upTo != to {
 				from, upTo = p.sent+1, to
 				shared = r.log.collect(from, to, 2*r.o.BatchBytes)
@@ -263,9 +277,9 @@ func (r *Replica) sendAccepts() {
 				break
 			}
 			r.send(Message{Kind: MsgAccept, To: p.id, Ballot: r.ballot, Chosen: r.chosen, Entries: shared})
-			p.sent = shared[len(shared)-1].Slot
+			p.launched(r.now, shared)
 		}
-		if r.spare(p) && !r.fetches(p) && r.chosen >= p.sent+r.holdSlots() {
+		if r.spare(p) && !r.fetches(p) && !p.full() && r.chosen >= p.sent+r.holdSlots() {
 			invariant.Assert(false, "replica %d has been sent slots up to %d, and %d are chosen: too much is held back", p.id, p.sent, r.chosen)
 		}
 	}
@@ -273,12 +287,17 @@ func (r *Replica) sendAccepts() {
 
 // onAccept is phase 2b.
 func (r *Replica) onAccept(m *Message) {
+	r.alive(m.Ballot)
 	if m.Ballot.Less(r.promised) {
 		r.send(Message{Kind: MsgAccepted, To: m.From, Ballot: m.Ballot, Promised: r.promised, Chosen: r.chosen})
 		return
 	}
 	r.follow(m.Ballot, m.From)
-	limit := r.chosen + Slot(aheadWindows*r.o.WindowSlots)
+	r.catch.cameAt = r.now
+	limit := r.chosen + r.ahead()
+	if n := len(m.Entries); n > 0 && r.catch.sent > 0 && m.Entries[0].Slot <= r.catch.sent+1 {
+		r.catch.sent = max(r.catch.sent, m.Entries[n-1].Slot)
+	}
 	for _, e := range m.Entries {
 		if e.Slot <= r.chosen || e.Slot > limit {
 			continue
@@ -304,11 +323,19 @@ func (r *Replica) acknowledge() {
 	if r.ackTo == 0 {
 		return
 	}
-	if r.role == Follower && r.leader == r.ackTo && r.ballot == r.promised {
-		r.sendAfter(Message{Kind: MsgAccepted, To: r.ackTo, Ballot: r.ballot, Promised: r.promised, OK: true,
-			Slot: r.acceptedUpTo(r.ballot), Chosen: r.chosen})
+	v := vote{ballot: r.ballot, upTo: r.acceptedUpTo(r.ballot), chosen: r.chosen}
+	if r.role == Follower && r.leader == r.ackTo && r.ballot == r.promised && (r.voted != v || r.votedWith <= r.durSequence) {
+		r.voted, r.votedWith = v, r.sequence+1
+		r.sendAfter(Message{Kind: MsgAccepted, To: r.ackTo, Ballot: r.ballot, Promised: r.promised, OK: true, Slot: v.upTo, Chosen: v.chosen})
 	}
 	r.ackTo = 0
+}
+
+// vote is what an Accepted says. It is not said again while the same one waits
+// for its flush.
+type vote struct {
+	ballot       Ballot
+	upTo, chosen Slot
 }
 
 // acceptedUpTo is the highest slot such that every slot up to it is known
@@ -349,6 +376,9 @@ func (r *Replica) answer(m *Message) *follower {
 	if p == nil {
 		return nil
 	}
+	if r.now-p.heard >= r.deaf(p.id) {
+		p.resends = 0 // it is back
+	}
 	p.heard = r.now
 	p.chosen = max(p.chosen, m.Chosen)
 	return p
@@ -362,6 +392,7 @@ func (r *Replica) progress(p *follower, m *Message) {
 	if m.Slot > p.accepted {
 		p.accepted, p.progressAt = m.Slot, r.now
 		p.sent = max(p.sent, p.accepted)
+		p.landed(r.now, p.accepted)
 	}
 	r.countVotes()
 	if r.lead != nil {

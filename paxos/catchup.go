@@ -10,6 +10,7 @@ const (
 	catchUpBytes   = 1 << 20         // asked for at a time
 	catchUpTimeout = 1 * time.Second // then another peer is asked
 	catchUpMax     = 8 << 20         // most that is given at a time
+	readsMost      = 4               // reads of the log for one replica that are not answered yet
 )
 
 // catchUp is the state of fetching chosen values from others; it is outside
@@ -20,7 +21,17 @@ type catchUp struct {
 	asked    bool
 	at       time.Duration
 	gapSince time.Duration // since when the next slot has been missing, 0: it is not
+	vain     int           // how often nothing came of it
+
+	// sent: the leader that is followed has sent everything up to it; cameAt: when
+	// an accept last came from it.
+	sent   Slot
+	cameAt time.Duration
 }
+
+// onTheWay reports whether the next slot has been sent to this replica by the
+// leader that it follows, so that it will come, unless it was lost.
+func (r *Replica) onTheWay() bool { return r.leader != 0 && r.chosen < r.catch.sent }
 
 // behind notes that slots up to target are chosen and not all known here.
 func (r *Replica) behind(target Slot, peer ReplicaID) {
@@ -36,7 +47,7 @@ func (r *Replica) behind(target Slot, peer ReplicaID) {
 	}
 	// A small gap is most likely on its way; a candidate and a replica that is
 	// far behind do not wait for it.
-	if r.phase != nil || target > r.chosen+Slot(r.o.WindowSlots) {
+	if r.phase != nil || (target > r.chosen+Slot(r.o.WindowSlots) && !r.onTheWay()) {
 		r.askCatchUp()
 	}
 }
@@ -47,12 +58,25 @@ func (r *Replica) catchUpTick() {
 		c.gapSince = 0
 		return
 	}
+	// Bytes that still come are a reason to wait; where links do not tell of them,
+	// it is waited longer each time.
+	patience := catchUpTimeout + 2*r.patience()
+	if !r.arrivals {
+		patience <<= min(c.vain, 4)
+	}
 	switch {
-	case c.asked && r.now-c.at > catchUpTimeout:
+	case c.asked && r.now-max(c.at, r.link(c.peer).arrived) > patience:
 		c.asked = false
+		c.vain++
 		c.peer = r.otherPeer(c.peer)
 		r.askCatchUp()
-	case !c.asked && c.gapSince != 0 && r.now-max(c.gapSince, c.at) > r.o.Heartbeat/2:
+	case c.asked || c.gapSince == 0:
+	case r.onTheWay():
+		if r.now-max(c.gapSince, c.at, c.cameAt, r.link(r.leader).arrived) > patience {
+			c.vain++
+			r.askCatchUp()
+		}
+	case r.now-max(c.gapSince, c.at) > r.o.Heartbeat/2:
 		r.askCatchUp()
 	}
 }
@@ -96,20 +120,33 @@ func (r *Replica) askCatchUp() {
 // by way of the driver from disk.
 func (r *Replica) onCatchUp(m *Message) {
 	limit := int(min(max(m.Limit, 1), catchUpMax))
+	if r.onItsWay(m.From, answered{kind: MsgCatchUp, slot: m.Slot}) {
+		return
+	}
 	reply := Message{Kind: MsgCatchUpReply, To: m.From, Slot: m.Slot, Chosen: r.chosen, First: r.first()}
 	switch {
 	case m.Slot == 0 || m.Slot > r.chosen || m.Slot < r.first():
 		r.send(reply) // nothing to give, or trimmed: First says so
 	case m.Slot >= r.log.base:
-		reply.Entries = r.log.collect(m.Slot, r.chosen, limit)
+		upTo := r.chosen
+		if invariant.Planted(invariant.CatchUpGivesAccepted) {
+			upTo = r.log.last()
+		}
+		reply.Entries = r.log.collect(m.Slot, upTo, limit)
 		r.send(reply)
+	case r.link(m.From).reading >= readsMost:
+		// The disk hangs.
 	default:
+		r.link(m.From).reading++
 		r.out.ReadLog = append(r.out.ReadLog, ReadLog{To: m.From, From: m.Slot, UpTo: r.log.base - 1, Limit: uint64(limit)})
 	}
 }
 
 // logRead passes on what the driver read from disk.
 func (r *Replica) logRead(ev LogRead) {
+	if l := r.link(ev.To); l.reading > 0 {
+		l.reading--
+	}
 	reply := Message{Kind: MsgCatchUpReply, To: ev.To, Chosen: r.chosen, First: r.first()}
 	for _, e := range ev.Entries {
 		if e.Slot > r.chosen {
@@ -140,6 +177,7 @@ func (r *Replica) onCatchUpReply(m *Message) {
 	}
 	switch {
 	case r.chosen > before:
+		c.vain = 0
 		if r.chosen-before > Slot(r.o.WindowSlots) && c.target <= r.chosen {
 			r.note("caught up with %d from replica %d", r.chosen, m.From)
 		}
@@ -156,7 +194,7 @@ func (r *Replica) onCatchUpReply(m *Message) {
 // learn takes a value that is known to be chosen.
 // Invariant: a chosen value never changes.
 func (r *Replica) learn(e Entry) {
-	if e.Slot != r.chosen+1 || r.lead != nil || r.diskBehind() {
+	if e.Slot != r.chosen+1 || (r.lead != nil && !invariant.Planted(invariant.LeaderLearns)) || r.diskBehind() {
 		return
 	}
 	x := r.log.get(e.Slot)
@@ -168,6 +206,7 @@ func (r *Replica) learn(e Entry) {
 	r.choose(e.Slot)
 	if p := r.phase; p != nil {
 		delete(p.best, e.Slot)
+		p.progressAt = r.now
 		if r.chosen >= p.chosen {
 			r.phaseOneStep()
 		}
@@ -175,7 +214,7 @@ func (r *Replica) learn(e Entry) {
 }
 
 func sameValue(a, b *Value) bool {
-	if a.Kind != b.Kind || a.Leader != b.Leader || len(a.Commands) != len(b.Commands) {
+	if a.Kind != b.Kind || a.Leader != b.Leader || a.WallSeconds != b.WallSeconds || a.CellTime != b.CellTime || len(a.Commands) != len(b.Commands) {
 		return false
 	}
 	for i := range a.Commands {

@@ -54,7 +54,7 @@ func (r *Replica) opened() {
 	}
 	if l.leadSlot == 0 && r.chosen > 0 {
 		l.leadSlot = l.next
-		r.proposeIn(l.next, Value{Kind: Lead, Leader: r.ballot})
+		r.proposeIn(l.next, Value{Kind: Lead, Leader: r.ballot, WallSeconds: min(l.wall, r.wallSeconds), CellTime: r.cellTime})
 	}
 	if l.leadSlot != 0 && (r.chosen >= l.leadSlot || invariant.Planted(invariant.ServesBeforeClosed)) {
 		r.role = Leader
@@ -119,8 +119,10 @@ func (r *Replica) heartbeat() {
 	l := r.lead
 	l.beat++
 	l.lastBeat = r.now
+	r.beats.left(r.now, r.o.Heartbeat/2, r.ballot, l.beat)
+	trip := r.roundTrip()
 	for _, p := range l.peers {
-		r.send(Message{Kind: MsgHeartbeat, To: p.id, Ballot: r.ballot, Chosen: r.chosen, Sequence: l.beat, First: r.first()})
+		r.send(Message{Kind: MsgHeartbeat, To: p.id, Ballot: r.ballot, Slot: r.namedTo(p), Chosen: r.chosen, Sequence: l.beat, First: r.first(), RoundTrip: trip})
 	}
 }
 
@@ -129,7 +131,11 @@ func (r *Replica) heartbeat() {
 // sends, or that cannot write, must not keep the others quiet.
 func (r *Replica) leaderTick() {
 	l := r.lead
-	if len(r.owed) > 0 && r.now-r.owed[0].at > r.o.DiskTimeout {
+	hangs := r.diskHangs()
+	if invariant.Planted(invariant.HungDiskKeepsLead) {
+		hangs = len(r.owed) > 0 && r.now-r.owed[len(r.owed)-1].at > r.o.DiskTimeout
+	}
+	if hangs {
 		r.note("own disk has not finished a write for %v: stepping down", (r.now - r.owed[0].at).Round(time.Millisecond))
 		r.abdicate()
 		return
@@ -139,12 +145,13 @@ func (r *Replica) leaderTick() {
 		alive++
 	}
 	for _, p := range l.peers {
-		if p.voter && r.now-p.heard < r.o.ElectionMin {
+		// Silence counts from the first possible answer.
+		if p.voter && (r.now-p.heard < r.deaf(p.id) || invariant.Planted(invariant.MinorityKeepsLead) && r.now-l.lastBeat < r.o.ElectionMin) {
 			alive++
 		}
 	}
 	if alive < r.quorum() {
-		r.note("no majority heard for %v: stepping down", r.o.ElectionMin)
+		r.note("no majority heard for %v: stepping down", r.o.ElectionMin+r.roundTrip())
 		r.abdicate()
 		return
 	}
@@ -153,11 +160,11 @@ func (r *Replica) leaderTick() {
 	}
 	r.thriftTick()
 	for _, p := range l.peers {
-		if p.sent > p.accepted && r.now-p.progressAt > 2*r.o.Heartbeat && !r.fetches(p) {
+		if r.seemsLost(p) {
 			// Silence about what was sent: send it again. The chosen values of
 			// slots at or below the chosen index are safe at any ballot.
 			// A chosen index above the own one may have been forgotten since.
-			p.sent = max(p.accepted, min(p.chosen, r.chosen), r.log.base-1)
+			p.resendFrom(max(p.accepted, min(p.chosen, r.chosen), r.log.base-1))
 			p.progressAt = r.now
 		}
 	}
@@ -174,11 +181,14 @@ func (r *Replica) abdicate() {
 }
 
 func (r *Replica) onHeartbeat(m *Message) {
+	r.alive(m.Ballot)
 	if m.Ballot.Less(r.promised) {
 		r.send(Message{Kind: MsgHeartbeatAck, To: m.From, Ballot: m.Ballot, Promised: r.promised, Sequence: m.Sequence, Chosen: r.chosen})
 		return
 	}
+	r.toldTrip = min(max(m.RoundTrip, 0), patienceMost)
 	r.follow(m.Ballot, m.From)
+	r.catch.sent = m.Slot
 	r.commit(m.Ballot, m.Chosen, m.From)
 	// The acknowledgement leaves at once, so it tells only of what is durable.
 	upTo := Slot(0)
@@ -190,6 +200,15 @@ func (r *Replica) onHeartbeat(m *Message) {
 }
 
 func (r *Replica) onHeartbeatAck(m *Message) {
+	r.measure(m)
+	if p := r.phase; p != nil && p.won && m.Ballot == p.ballot {
+		if m.OK {
+			p.heard[m.From] = r.now
+		} else if p.ballot.Less(m.Promised) {
+			r.superseded(m.Promised)
+		}
+		return
+	}
 	p := r.answer(m)
 	if p == nil {
 		return

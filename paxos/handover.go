@@ -2,7 +2,8 @@ package paxos
 
 import "time"
 
-// handoverTimeout bounds how long a leader looks for a successor.
+// handoverTimeout bounds how long a leader looks for a successor, beyond what
+// rounds take: what is open must be chosen first.
 const handoverTimeout = 1 * time.Second
 
 // retirement is a hand-over under way.
@@ -34,7 +35,7 @@ func (r *Replica) retireStep() {
 	}
 	var best *follower
 	for _, p := range l.peers {
-		if !p.voter || r.now-p.heard >= r.o.ElectionMin || (l.retiring.to != 0 && p.id != l.retiring.to) {
+		if !p.voter || r.now-p.heard >= r.deaf(p.id) || (l.retiring.to != 0 && p.id != l.retiring.to) {
 			continue
 		}
 		if best == nil || p.accepted > best.accepted {
@@ -47,11 +48,12 @@ func (r *Replica) retireStep() {
 	r.send(Message{Kind: MsgHandover, To: best.id, Ballot: r.ballot, Chosen: r.chosen})
 	r.note("handed over to replica %d", best.id)
 	r.abdicate()
+	r.courtedAt = r.now
 }
 
 func (r *Replica) retireTick() {
-	if t := r.lead.retiring; t != nil && r.now-t.since > handoverTimeout {
-		r.note("no successor within %v: stepping down", handoverTimeout)
+	if t := r.lead.retiring; t != nil && r.now-t.since > handoverTimeout+2*r.electing() {
+		r.note("no successor within %v: stepping down", (r.now - t.since).Round(time.Millisecond))
 		r.abdicate()
 	}
 }

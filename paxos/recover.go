@@ -13,16 +13,30 @@ type phaseOne struct {
 	handover bool
 	durable  bool // own promise is on disk: own vote counts
 	began    time.Duration
-	sent     time.Duration
+	asked    time.Duration      // when the first prepares left; 0: they have not
+	sent     time.Duration      // when the last ones did
+	again    int                // how often prepares were sent again
 	promises map[ReplicaID]Slot // who promised, and its chosen index
+	wall     int64              // lowest wall clock of those, 0: one does not know it
 	refused  map[ReplicaID]bool
-	// best is, for each open slot reported, the entry with the highest ballot.
+	// best is, for each open slot reported, the entry with the highest ballot:
+	// named, until its value is there.
 	best map[Slot]Entry
 	last Slot // highest slot reported
 	// chosen is the highest chosen index reported: what lies below is fetched,
 	// not voted on. trimmed prefixes are therefore never taken for empty.
 	chosen Slot
 	holder ReplicaID // who reported it
+
+	// won: a majority has promised. While what is lacking is fetched, heartbeats
+	// keep others from electing: that takes long where values are large and links
+	// slow, and another candidate would have to do the same from its beginning.
+	won        bool
+	beat       uint64
+	lastBeat   time.Duration
+	heard      map[ReplicaID]time.Duration
+	progressAt time.Duration // when something that was lacking last came
+	fetch      valueFetch
 }
 
 // prepare starts phase 1 with a ballot above all that was seen (Paxos Made
@@ -43,22 +57,33 @@ func (r *Replica) prepare(handover bool) {
 	p := &phaseOne{
 		ballot: b, from: r.chosen + 1, handover: handover, began: r.now, chosen: r.chosen,
 		promises: map[ReplicaID]Slot{}, refused: map[ReplicaID]bool{}, best: map[Slot]Entry{}, last: r.chosen,
+		heard: map[ReplicaID]time.Duration{}, fetch: valueFetch{holders: map[Slot][]ReplicaID{}},
 	}
 	r.phase = p
 	for _, e := range r.openEntries(p.from) {
-		p.report(e)
+		p.report(e, r.o.ID)
 	}
+	r.prepared.ballot, r.prepared.at = b, r.now
 	r.note("campaigning with %v for slots from %d", b, p.from)
 	r.sendPrepares()
 }
 
-// report takes an accepted entry into account.
+// report takes an accepted entry into account, which may be named only.
 // Invariant: of the values that a quorum reports for a slot, the one accepted
 // at the highest ballot is proposed (Paxos Made Simple, P2c).
-func (p *phaseOne) report(e Entry) {
+func (p *phaseOne) report(e Entry, by ReplicaID) {
 	p.last = max(p.last, e.Slot)
-	if old, ok := p.best[e.Slot]; !ok || (!old.Chosen && (e.Chosen || old.Ballot.Less(e.Ballot) != invariant.Planted(invariant.LowestBallotWins))) {
+	f := &p.fetch
+	old, ok := p.best[e.Slot]
+	switch {
+	case !ok || (!old.Chosen && (e.Chosen || old.Ballot.Less(e.Ballot) != invariant.Planted(invariant.LowestBallotWins))):
 		p.best[e.Slot] = e
+		f.holders[e.Slot] = []ReplicaID{by}
+	case !old.Chosen && old.Ballot == e.Ballot:
+		f.holders[e.Slot] = append(f.holders[e.Slot], by)
+		if old.Named && !e.Named {
+			p.best[e.Slot] = e
+		}
 	}
 }
 
@@ -73,6 +98,15 @@ func (r *Replica) openEntries(s Slot) []Entry {
 	return out
 }
 
+// named tells of entries without their values. Values may be large: with them a
+// promise could take longer than anybody waits for it.
+func named(entries []Entry) []Entry {
+	for i := range entries {
+		entries[i] = Entry{Slot: entries[i].Slot, Ballot: entries[i].Ballot, Named: true}
+	}
+	return entries
+}
+
 func (r *Replica) sendPrepares() {
 	p := r.phase
 	p.sent = r.now
@@ -80,14 +114,20 @@ func (r *Replica) sendPrepares() {
 		if _, ok := p.promises[id]; ok || id == r.o.ID {
 			continue
 		}
+		m := Message{Kind: MsgPrepare, To: id, Ballot: p.ballot, Slot: p.from, OK: p.handover, RoundTrip: r.electing()}
+		if p.durable {
+			r.send(m)
+			continue
+		}
 		// After: the own promise must be durable first, or the ballot could be
 		// used again after a crash.
-		r.sendAfter(Message{Kind: MsgPrepare, To: id, Ballot: p.ballot, Slot: p.from, OK: p.handover})
+		r.sendAfter(m)
 	}
 }
 
 func (r *Replica) resendPrepare() {
-	if p := r.phase; p != nil && p.durable && r.now-p.sent >= r.o.Heartbeat {
+	if p := r.phase; p != nil && p.durable && r.now-p.sent >= max(r.o.Heartbeat, r.voteTrip())<<min(p.again, 3) {
+		p.again++
 		r.sendPrepares()
 	}
 }
@@ -102,13 +142,36 @@ func (r *Replica) onPrepare(m *Message) {
 	}
 	if r.ballot != m.Ballot {
 		r.becomeFollower(m.Ballot, 0)
+		r.toldTrip = min(max(m.RoundTrip, 0), patienceMost)
+		r.courtedAt = r.now
 		r.resetElection()
 	}
 	r.probe = nil
 	r.raisePromise(m.Ballot)
+	r.owesPromise = owedPromise{to: m.From, ballot: m.Ballot, from: m.Slot}
+}
+
+// owedPromise is the promise that is to leave with the next batch. One is
+// enough: what was promised before, to another candidate, is broken by the last.
+type owedPromise struct {
+	to     ReplicaID // 0: none
+	ballot Ballot
+	from   Slot
+}
+
+// promise gives the promise that is owed. It does not if the same one waits for
+// its flush already: a candidate repeats its prepare, and behind a disk that
+// hangs that could be repeated without end.
+func (r *Replica) promise() {
+	o := r.owesPromise
+	r.owesPromise = owedPromise{}
+	if o.to == 0 || o.ballot != r.promised || (r.pledged.ballot == o.ballot && r.pledged.sequence > r.durSequence) {
+		return
+	}
+	r.pledged.ballot, r.pledged.sequence = o.ballot, r.sequence+1
 	promise := Message{
-		Kind: MsgPromise, To: m.From, Ballot: m.Ballot, Promised: r.promised, OK: true,
-		Slot: m.Slot, Chosen: r.chosen, First: r.first(), Entries: r.openEntries(m.Slot),
+		Kind: MsgPromise, To: o.to, Ballot: o.ballot, Promised: r.promised, OK: true,
+		Slot: o.from, Chosen: r.chosen, First: r.first(), Entries: named(r.openEntries(o.from)), WallSeconds: r.wallSeconds,
 	}
 	if invariant.Planted(invariant.PromiseBeforeFlush) {
 		r.send(promise)
@@ -118,6 +181,9 @@ func (r *Replica) onPrepare(m *Message) {
 }
 
 func (r *Replica) onPromise(m *Message) {
+	if m.Ballot == r.prepared.ballot && m.OK {
+		r.link(m.From).vote.sample(r.now, r.now-r.prepared.at)
+	}
 	p := r.phase
 	if p == nil || m.Ballot != p.ballot {
 		return
@@ -136,14 +202,22 @@ func (r *Replica) onPromise(m *Message) {
 		}
 		return
 	}
-	if _, again := p.promises[m.From]; again || !r.member(m.From).Voter {
+	if _, again := p.promises[m.From]; again || (!r.member(m.From).Voter && !invariant.Planted(invariant.LearnersPromise)) {
+		return
+	}
+	if !r.storable(m) {
+		r.note("replica %d promises %v and names slots that it cannot have: not counted", m.From, m.Ballot)
 		return
 	}
 	delete(p.refused, m.From)
+	if len(p.promises) == 0 || m.WallSeconds < p.wall {
+		p.wall = max(m.WallSeconds, 0)
+	}
 	p.promises[m.From] = m.Chosen
+	p.heard[m.From] = r.now
 	for _, e := range m.Entries {
 		if e.Slot >= p.from {
-			p.report(e)
+			p.report(e, m.From)
 		}
 	}
 	if m.Chosen > p.chosen {
@@ -152,8 +226,26 @@ func (r *Replica) onPromise(m *Message) {
 	r.phaseOneStep()
 }
 
+// storable reports whether a promise names only slots that an acceptor may
+// have stored, see onAccept: its chosen index was on its disk with the first
+// of them. Invariant: what a candidate takes on by promises is bounded. A promise
+// counts as a whole or not at all: without one of its entries it would say that
+// nothing was accepted there.
+func (r *Replica) storable(m *Message) bool {
+	for i := range m.Entries {
+		if m.Entries[i].Slot > m.Chosen+r.ahead() {
+			return false
+		}
+	}
+	return true
+}
+
+// ahead is how far above its chosen index an acceptor stores what it accepts.
+func (r *Replica) ahead() Slot { return Slot(aheadWindows * r.o.WindowSlots) }
+
 // phaseOneStep goes on when a majority, the own durable promise included, has
-// promised and all that is known chosen to it has been fetched.
+// promised and all that is known chosen to it has been fetched, and so have the
+// values that it named.
 func (r *Replica) phaseOneStep() {
 	p := r.phase
 	votes := len(p.promises)
@@ -163,11 +255,78 @@ func (r *Replica) phaseOneStep() {
 	if !p.durable || votes < r.quorum() {
 		return
 	}
+	if !p.won {
+		p.won, p.progressAt = true, r.now
+		p.beat = r.rng.Uint64() >> 32
+	}
 	if r.chosen < p.chosen {
 		r.behind(p.chosen, p.holder)
+		r.keepQuiet()
 		return // learn() comes back here
 	}
+	if r.fetchValues() {
+		r.keepQuiet()
+		return // onValues comes back here
+	}
 	r.takeOver()
+}
+
+// keepQuiet sends the heartbeats of a candidate that has won and is not ready.
+func (r *Replica) keepQuiet() {
+	p := r.phase
+	if p == nil || (p.lastBeat != 0 && r.now-p.lastBeat < r.o.Heartbeat) {
+		return
+	}
+	p.lastBeat = r.now
+	p.beat++
+	r.beats.left(r.now, r.o.Heartbeat/2, p.ballot, p.beat)
+	for _, m := range r.cfg.Members {
+		if m.ID != r.o.ID {
+			r.send(Message{Kind: MsgHeartbeat, To: m.ID, Ballot: p.ballot, Chosen: r.chosen, Sequence: p.beat, First: r.first(), RoundTrip: r.roundTrip()})
+		}
+	}
+}
+
+// winnerTime is for how long a candidate that has won goes on when nothing comes
+// that it lacks.
+const winnerTime = 15 * time.Second
+
+// winnerTick is to a candidate that has won what leaderTick is to a leader: it
+// must not keep the others quiet in vain.
+func (r *Replica) winnerTick() {
+	p := r.phase
+	alive := 1
+	for _, id := range r.voters() {
+		if id != r.o.ID && p.heard[id] != 0 && r.now-p.heard[id] < r.deaf(id) {
+			alive++
+		}
+	}
+	// Bytes of what was asked for are progress.
+	for _, id := range []ReplicaID{p.fetch.from, r.catch.peer} {
+		if l := r.links[id]; l != nil {
+			p.progressAt = max(p.progressAt, l.arrived)
+		}
+	}
+	switch {
+	case alive < r.quorum():
+		r.giveUp("no majority heard")
+	case r.diskHangs():
+		r.giveUp("own disk hangs")
+	case r.now-p.progressAt > winnerTime+2*r.patience():
+		r.giveUp("nothing of what is lacking comes")
+	default:
+		r.fetchTick()
+		if r.phase != nil {
+			r.keepQuiet()
+		}
+	}
+}
+
+// giveUp ends a campaign and lets others go first.
+func (r *Replica) giveUp(why string, args ...any) {
+	r.note("%v is given up: "+why, append([]any{r.ballot}, args...)...)
+	r.attempts++
+	r.abdicate()
 }
 
 // takeOver begins the leadership: every open slot is proposed again at the new
@@ -177,7 +336,8 @@ func (r *Replica) takeOver() {
 	p := r.phase
 	r.phase = nil
 	r.role, r.ballot, r.leader = Preparing, p.ballot, r.o.ID
-	r.lead = newLeadership(r, p.promises)
+	r.lead = newLeadership(r, p)
+	r.salvage = nil
 	r.catch = catchUp{}
 	holes, again := 0, 0
 	last := max(p.last, r.chosen)
@@ -186,6 +346,7 @@ func (r *Replica) takeOver() {
 	}
 	for s := r.chosen + 1; s <= last; s++ {
 		e, ok := p.best[s]
+		invariant.Assert(!e.Named, "slot %d would be proposed without the value that was named", s)
 		switch {
 		case ok:
 			again++

@@ -3,6 +3,7 @@ package paxos
 import (
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"time"
 
 	"github.com/seed70370324/lockd/internal/invariant"
@@ -56,31 +57,60 @@ type Replica struct {
 	found      *Configuration // to propose in slot 1, founding only
 	campaigned bool           // Campaign was given: eligible although nothing is chosen
 
+	// What is known of the times that answers take, see patience.go.
+	links    map[ReplicaID]*link
+	arrivals bool          // links tell of bytes that arrive
+	toldTrip time.Duration // by the leader that is followed or elected
+	doubt    peak          // silences of leaders that were alive
+	suspect  suspicion
+	flush    peak // of the own disk
+	beats    beats
+	probes   probeTimes
+	prepared struct { // the last own campaign: when its prepares left
+		ballot Ballot
+		at     time.Duration
+	}
+	courtedAt time.Duration // when a candidate was last promised, or a successor sent off
+
+	wallSeconds, cellTime int64 // as of the last tick
+
 	probe *probeState
 	phase *phaseOne
 	lead  *leadership
 	catch catchUp
+	// salvage has values that a campaign has fetched and could not use.
+	salvage map[Slot]Entry
 
 	// Durability: what is owed, oldest first, and what is durable.
-	sequence  uint64
-	owed      []owedWrite
-	durBallot Ballot // ballot of durUpTo
-	durUpTo   Slot   // accepted without a gap at durBallot, durably
-	durChosen Slot   // up to here the last record of each slot is durable
+	sequence    uint64
+	owed        []owedWrite
+	durSequence uint64
+	durBallot   Ballot // ballot of durUpTo
+	durUpTo     Slot   // accepted without a gap at durBallot, durably
+	durChosen   Slot   // up to here the last record of each slot is durable
 	// Sizes of the entries recorded: all that is not durable, and of these what
 	// is not handed out yet.
 	unflushed int
 	gathered  int
 
 	// Gathered for Take.
-	records  []Entry
-	dirty    bool // promise changed since the last record
-	nowBox   []Message
-	afterBox []Message
-	ackTo    ReplicaID // owes an Accepted to this leader
-	out      Effects
-	told     RoleEvent // role as last reported
-	thrift   ThriftCounts
+	records     []Entry
+	dirty       bool // promise changed since the last record
+	nowBox      []Message
+	afterBox    []Message
+	ackTo       ReplicaID // owes an Accepted to this leader
+	owesPromise owedPromise
+	// What waits for its flush, so that it need not be said again.
+	pledged struct {
+		ballot   Ballot
+		sequence uint64
+	}
+	voted     vote
+	votedWith uint64
+	noted     bool // the next Effects have a Record whatever is owed
+	out       Effects
+	told      RoleEvent // role as last reported
+	thrift    ThriftCounts
 }
 
 // owedWrite remembers what becomes durable with a sequence number.
@@ -108,6 +138,7 @@ func New(o Options, r Restored) *Replica {
 		chosen:    r.Applied,
 		diskFirst: max(r.First, 1),
 		log:       entryLog{base: r.Applied + 1},
+		links:     map[ReplicaID]*link{},
 	}
 	if r.First == 0 {
 		p.diskFirst = r.Applied + 1
@@ -169,9 +200,14 @@ func (r *Replica) Step(now time.Duration, ev Event) {
 	r.now = max(r.now, now)
 	switch ev := ev.(type) {
 	case Tick:
+		r.wallSeconds, r.cellTime = max(ev.WallSeconds, 0), ev.CellTime
 		r.tick()
 	case Receive:
 		r.receive(&ev.Message)
+	case Arriving:
+		r.arriving(ev.From)
+	case Sent:
+		r.linkSent(ev)
 	case Persisted:
 		r.persisted(ev.Sequence)
 	case Propose:
@@ -200,7 +236,7 @@ func (r *Replica) Step(now time.Duration, ev Event) {
 			r.prepare(false)
 		}
 	case NoteChosen:
-		r.dirty = true
+		r.dirty, r.noted = true, true
 	}
 }
 
@@ -212,15 +248,18 @@ func (r *Replica) Take(now time.Duration) Effects {
 		r.startReadRound()
 		r.sendAccepts()
 	}
-	r.acknowledge()
 	out := r.out
 	r.out = Effects{}
-	out.Now, r.nowBox = r.nowBox, nil
-	out.After, r.afterBox = r.afterBox, nil
-	if r.dirty || len(r.records) > 0 {
-		out.Record = &Record{Promised: r.promised, Chosen: r.chosen, Entries: r.records}
-		r.records, r.dirty = nil, false
+	if !r.holdsBack() {
+		r.promise()
+		r.acknowledge()
+		out.After, r.afterBox = r.afterBox, nil
+		if r.dirty || len(r.records) > 0 {
+			out.Record = &Record{Promised: r.promised, Chosen: r.chosen, Entries: r.records}
+			r.records, r.dirty, r.noted = nil, false, false
+		}
 	}
+	out.Now, r.nowBox = r.nowBox, nil
 	if out.Record != nil || len(out.After) > 0 {
 		r.sequence++
 		out.Sequence = r.sequence
@@ -230,7 +269,7 @@ func (r *Replica) Take(now time.Duration) Effects {
 		})
 		r.gathered = 0
 	}
-	if len(r.owed) == 0 {
+	if len(r.owed) == 0 && len(r.records) == 0 {
 		r.durChosen = r.chosen
 		r.shrink()
 	}
@@ -271,6 +310,10 @@ func (r *Replica) receive(m *Message) {
 		r.onCatchUpReply(m)
 	case MsgHandover:
 		r.onHandover(m)
+	case MsgFetch:
+		r.onFetch(m)
+	case MsgValues:
+		r.onValues(m)
 	}
 }
 
@@ -290,8 +333,9 @@ func (r *Replica) sane(m *Message) bool {
 	}
 	for i := range m.Entries {
 		e := &m.Entries[i]
-		if e.Named != (m.Kind == MsgFetch) && (e.Named || m.Kind == MsgFetch) && m.Kind != MsgPromise {
-			return false // a value that is only named is no value
+		// A value that is only named is no value. Promises may have values too.
+		if e.Named != (m.Kind == MsgFetch) && m.Kind != MsgPromise {
+			return false
 		}
 		if e.Slot == 0 || e.Value.Kind > Config || e.Ballot.Round > roundMax ||
 			(e.Value.Kind == Config && e.Value.Config == nil) {
@@ -310,15 +354,24 @@ func (r *Replica) persisted(sequence uint64) {
 		if w.ballot != r.durBallot {
 			r.durBallot, r.durUpTo = w.ballot, 0
 		}
+		r.durSequence = w.sequence
+		r.flush.sample(r.now, r.now-w.at)
 		r.durUpTo = max(r.durUpTo, w.upTo)
 		r.durChosen = max(r.durChosen, w.chosen)
 		r.unflushed -= w.bytes
 		if r.phase != nil && w.promise == r.phase.ballot && !r.phase.durable {
 			r.phase.durable = true
+			// The prepares leave only now: silence counts from here.
+			r.prepared.at = r.now
+			r.resetElection()
 			r.phaseOneStep()
 		}
+		if r.role == Follower && r.leader == 0 && w.promise == r.promised && w.sequence == r.pledged.sequence {
+			r.courtedAt = r.now // and so does that of a candidate that was promised
+			r.resetElection()
+		}
 	}
-	r.owed = r.owed[:copy(r.owed, r.owed[done:])] // in place: the array serves the next writes
+	r.owed = slices.Delete(r.owed, 0, done) // in place: the array serves the next writes
 	r.shrink()
 	if r.lead != nil {
 		r.countVotes()
@@ -378,6 +431,19 @@ func (r *Replica) send(m Message) {
 func (r *Replica) sendAfter(m Message) {
 	m.From = r.o.ID
 	r.afterBox = append(r.afterBox, m)
+}
+
+// owedMost bounds how many writes are handed out to the disk before it has
+// finished any. What comes then gathers: entries until diskBehind, and of
+// promises and votes the last, which is all that still counts.
+const owedMost = 256
+
+// holdsBack reports whether nothing more is handed out to the disk for now.
+func (r *Replica) holdsBack() bool { return len(r.owed) >= owedMost && !r.noted }
+
+// dropPrepares forgets prepares of a campaign that is over.
+func (r *Replica) dropPrepares() {
+	r.afterBox = slices.DeleteFunc(r.afterBox, func(m Message) bool { return m.Kind == MsgPrepare })
 }
 
 // raisePromise promises b. Invariant: a promise never goes back.

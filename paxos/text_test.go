@@ -40,7 +40,11 @@ func valueText(v *paxos.Value) string {
 func entriesText(entries []paxos.Entry, ballot paxos.Ballot) string {
 	var b strings.Builder
 	for _, e := range entries {
-		fmt.Fprintf(&b, " %d=%s", e.Slot, valueText(&e.Value))
+		text := valueText(&e.Value)
+		if e.Named {
+			text = "?"
+		}
+		fmt.Fprintf(&b, " %d=%s", e.Slot, text)
 		switch {
 		case e.Chosen:
 			b.WriteString("!")
@@ -76,7 +80,7 @@ func messageText(m *paxos.Message) string {
 	case paxos.MsgAccepted:
 		s = fmt.Sprintf("accepted %v %s up to %d", m.Ballot, yes(), m.Slot)
 	case paxos.MsgHeartbeat:
-		s = fmt.Sprintf("heartbeat %v #%d chosen %d", m.Ballot, m.Sequence%100, m.Chosen)
+		s = fmt.Sprintf("heartbeat %v #%d chosen %d sent %d", m.Ballot, m.Sequence%100, m.Chosen, m.Slot)
 	case paxos.MsgHeartbeatAck:
 		s = fmt.Sprintf("heartbeat-ack %v #%d %s up to %d", m.Ballot, m.Sequence%100, yes(), m.Slot)
 	case paxos.MsgCatchUp:
@@ -88,6 +92,10 @@ func messageText(m *paxos.Message) string {
 		}
 	case paxos.MsgHandover:
 		s = fmt.Sprintf("handover %v", m.Ballot)
+	case paxos.MsgFetch:
+		s = fmt.Sprintf("fetch for %v", m.Ballot)
+	case paxos.MsgValues:
+		s = fmt.Sprintf("values for %v %s chosen %d", m.Ballot, yes(), m.Chosen)
 	default:
 		s = fmt.Sprintf("kind %d", m.Kind)
 	}

@@ -86,7 +86,7 @@ func (r *Replica) spare(p *follower) bool { return !p.first && r.lead.thrifty(r.
 // fetches reports whether a follower is too far behind to store what is open: it
 // fetches what is chosen, and is sent nothing.
 func (r *Replica) fetches(p *follower) bool {
-	return p.chosen+Slot(aheadWindows*r.o.WindowSlots) < r.chosen
+	return p.chosen+r.ahead() < r.chosen
 }
 
 // The bounds, where options make them smaller: a follower must not be missing
@@ -98,7 +98,12 @@ func (r *Replica) holdBytes() int          { return min(r.o.BatchBytes, r.o.Memo
 
 // hurryAfter is the age at which an open slot takes too long.
 func (r *Replica) hurryAfter() time.Duration {
-	return min(max(hurryMin, 2*r.lead.thrift.usual), hurryMax, r.o.Heartbeat/5)
+	return min(max(hurryMin, 2*r.lead.thrift.usual), r.hurryMost())
+}
+
+// hurryMost is the most of that: longer where a round takes longer.
+func (r *Replica) hurryMost() time.Duration {
+	return min(hurryMax, r.o.Heartbeat/5) + 2*r.roundTrip()
 }
 
 // hurries reports whether the oldest open slot takes too long.
@@ -108,7 +113,7 @@ func (r *Replica) hurries() bool {
 
 // hurryAt is when the oldest open slot will take too long.
 func (r *Replica) hurryAt() time.Duration {
-	if x := r.log.get(r.chosen + 1); x != nil {
+	if x := r.log.get(r.chosen + 1); x != nil && !r.carried() {
 		return x.at + r.hurryAfter()
 	}
 	return Never
@@ -116,7 +121,7 @@ func (r *Replica) hurryAt() time.Duration {
 
 // releaseAt is when a spare is to be sent what is chosen and held back for it.
 func (r *Replica) releaseAt(p *follower) time.Duration {
-	if p.sent >= r.chosen {
+	if p.sent >= r.chosen || p.full() {
 		return Never
 	}
 	x := r.log.get(p.sent + 1)
@@ -140,7 +145,7 @@ func (r *Replica) releaseAt(p *follower) time.Duration {
 func (r *Replica) sendTo(p *follower, hurries bool) Slot {
 	last := r.lead.next - 1
 	switch {
-	case p.sent >= last || r.fetches(p):
+	case p.sent >= last || p.full() || r.fetches(p):
 		return p.sent
 	case !r.spare(p):
 		return min(last, max(p.accepted, r.chosen)+Slot(2*r.o.WindowSlots))
@@ -183,7 +188,7 @@ func (r *Replica) Due(now time.Duration) time.Duration {
 		return at
 	}
 	for _, p := range l.peers {
-		if p.first || p.sent >= l.next-1 || r.fetches(p) {
+		if p.first || p.sent >= l.next-1 || p.full() || r.fetches(p) {
 			continue
 		}
 		if at = min(at, r.releaseAt(p)); p.voter {
@@ -202,7 +207,7 @@ func (r *Replica) observe(own, n Slot) {
 		return
 	}
 	// What lasts longer changes nothing, and would count for long.
-	took := min(r.now-r.log.get(r.chosen+1).at, hurryMax)
+	took := min(r.now-r.log.get(r.chosen+1).at, max(hurryMax, r.hurryMost()))
 	if t.usual == 0 {
 		t.usual = took
 	}

@@ -42,6 +42,14 @@ const (
 	GhostsSequencer      Bug = "ghosts-sequencer"        // the sequencer of a lock that its holder has lost is valid
 	DroppedKeepsItsBytes Bug = "dropped-keeps-its-bytes" // what is no longer under way still counts
 	LeaseAheadOfNews     Bug = "lease-ahead-of-news"     // a lease is given ahead of the news of a lost lock
+
+	// Of paxos. Its own tests find them.
+	ValueOfAnyBallot     Bug = "value-of-any-ballot"     // a value fetched for a named one is taken whatever its ballot
+	CatchUpGivesAccepted Bug = "catch-up-gives-accepted" // what is only accepted is given to others as chosen
+	MinorityKeepsLead    Bug = "minority-keeps-lead"     // a leader that hears no majority stays
+	HungDiskKeepsLead    Bug = "hung-disk-keeps-lead"    // a leader whose disk hangs while writes come stays
+	LearnersPromise      Bug = "learners-promise-counts" // promises of members without a vote count
+	LeaderLearns         Bug = "leader-learns"           // a leader learns slots by catch-up
 )
 
 // Bugs are all that can be planted.
@@ -50,4 +58,6 @@ var Bugs = []Bug{
 	GapIgnored, ResultsNotSaved, OldExpiryTaken, DeadSessionKeepLock, GrantsInLockDelay, WaiterOvertakes,
 	LowestBallotWins,
 	GhostsSequencer, DroppedKeepsItsBytes, LeaseAheadOfNews,
+	ValueOfAnyBallot, CatchUpGivesAccepted, MinorityKeepsLead, HungDiskKeepsLead, LearnersPromise,
+	LeaderLearns,
 }
