@@ -5,10 +5,12 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"sync"
 
 	"github.com/klauspost/compress/zstd"
 	"google.golang.org/protobuf/proto"
 
+	"github.com/seed70370324/lockd/internal/invariant"
 	"github.com/seed70370324/lockd/paxos"
 	"github.com/seed70370324/lockd/replog/pb"
 )
@@ -108,6 +110,30 @@ func (c *counter) Write(p []byte) (int, error) {
 	return n, err
 }
 
+// compressor is what it takes to compress a snapshot: a megabyte of tables,
+// which is kept for the next one.
+type compressor struct {
+	enc    *zstd.Encoder
+	buffer *bufio.Writer
+}
+
+var compressors = sync.Pool{New: func() any {
+	// One goroutine only: this must be the same in every run, and the cores
+	// have other work.
+	enc, err := zstd.NewWriter(nil, zstd.WithEncoderConcurrency(1), zstd.WithEncoderLevel(zstd.SpeedFastest),
+		zstd.WithWindowSize(snapWindow), zstd.WithLowerEncoderMem(true))
+	invariant.Assert(err == nil, "the options of the compressor are constants and do not fit: %v", err)
+	return &compressor{enc: enc, buffer: bufio.NewWriterSize(nil, 64<<10)}
+}}
+
+// decompressors are kept for the next snapshot, too.
+var decompressors = sync.Pool{New: func() any {
+	dec, err := zstd.NewReader(nil, zstd.WithDecoderConcurrency(1), zstd.WithDecoderLowmem(true),
+		zstd.WithDecoderMaxWindow(snapMaxWindow))
+	invariant.Assert(err == nil, "the options of the decompressor are constants and do not fit: %v", err)
+	return dec
+}}
+
 // writeSnapshot writes a whole snapshot file and makes its content durable. It
 // gives the file's size.
 func writeSnapshot(f File, meta *pb.SnapshotMeta, s Snapshot) (int64, error) {
@@ -118,20 +144,19 @@ func writeSnapshot(f File, meta *pb.SnapshotMeta, s Snapshot) (int64, error) {
 	if err := c.frame(frameMeta, meta); err != nil {
 		return 0, err
 	}
-	// One goroutine only: this must be the same in every run, and the cores
-	// have other work.
-	enc, err := zstd.NewWriter(c, zstd.WithEncoderConcurrency(1), zstd.WithEncoderLevel(zstd.SpeedFastest),
-		zstd.WithWindowSize(snapWindow), zstd.WithLowerEncoderMem(true))
-	if err != nil {
-		return 0, err
-	}
-	in := &counter{w: enc}
-	buffered := bufio.NewWriterSize(in, 64<<10)
-	err = s.WriteSnapshot(buffered)
+	z := compressors.Get().(*compressor)
+	defer func() {
+		z.enc.Reset(nil) // it must not keep the file
+		compressors.Put(z)
+	}()
+	z.enc.Reset(c)
+	in := &counter{w: z.enc}
+	z.buffer.Reset(in)
+	err := s.WriteSnapshot(z.buffer)
 	if err == nil {
-		err = buffered.Flush()
+		err = z.buffer.Flush()
 	}
-	if err = errors.Join(err, enc.Close()); err != nil {
+	if err = errors.Join(err, z.enc.Close()); err != nil {
 		return 0, err
 	}
 	if err := c.flush(); err != nil {
@@ -276,12 +301,15 @@ func decodeSnapshot(f File, name string, raw uint64, decode Decode) (any, error)
 	if err != nil {
 		return nil, err
 	}
-	dec, err := zstd.NewReader(r, zstd.WithDecoderConcurrency(1), zstd.WithDecoderLowmem(true),
-		zstd.WithDecoderMaxWindow(snapMaxWindow))
-	if err != nil {
+	dec := decompressors.Get().(*zstd.Decoder)
+	defer func() {
+		if dec.Reset(nil) == nil { // it must not keep the file
+			decompressors.Put(dec)
+		}
+	}()
+	if err := dec.Reset(r); err != nil {
 		return nil, fmt.Errorf("decompressing %s: %w", name, err)
 	}
-	defer dec.Close()
 	out := &exactReader{r: dec, size: raw}
 	state, err := decode(out)
 	if err != nil {

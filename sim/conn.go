@@ -3,8 +3,6 @@ package sim
 import (
 	"errors"
 
-	"google.golang.org/protobuf/proto"
-
 	"github.com/seed70370324/lockd/client/machine"
 	"github.com/seed70370324/lockd/internal/wire/pb"
 	"github.com/seed70370324/lockd/lockd/replica"
@@ -97,7 +95,7 @@ func (n *conn) isCurrent() bool { return !n.broken && n.c.conn == n && n.c.life 
 
 // sendUp sends a message of the client.
 func (n *conn) sendUp(m *pb.ClientMessage) {
-	data, err := proto.Marshal(m)
+	data, err := m.MarshalVT()
 	if err != nil {
 		n.w.fail("client", "%s sent a message that cannot be encoded: %v", n.c.name, err)
 		return
@@ -108,7 +106,7 @@ func (n *conn) sendUp(m *pb.ClientMessage) {
 
 // sendDown sends a message of the replica.
 func (n *conn) sendDown(m *pb.ServerMessage) {
-	data, err := proto.Marshal(m)
+	data, err := m.MarshalVT()
 	if err != nil {
 		n.w.fail("replica", "%s sent a client a message that cannot be encoded: %v", n.p.name, err)
 		return
@@ -184,11 +182,11 @@ func (n *conn) deliver(d *pipe, data []byte) {
 	w := n.w
 	if d == &n.up {
 		m := new(pb.ClientMessage)
-		if err := proto.Unmarshal(data, m); err != nil {
+		if err := m.UnmarshalVT(data); err != nil {
 			w.fail("client", "%s sent what cannot be decoded: %v", n.c.name, err)
 			return
 		}
-		kind, numbers := describeUp(m)
+		kind, numbers := describeUp(w.numbers[:0], m)
 		w.trace.add(w.now, kind, append(numbers, uint64(n.id))...)
 		if w.telling() {
 			w.tell(n.c.name, "-> %s %s", n.p.name, tellUp(m))
@@ -197,11 +195,11 @@ func (n *conn) deliver(d *pipe, data []byte) {
 		return
 	}
 	m := new(pb.ServerMessage)
-	if err := proto.Unmarshal(data, m); err != nil {
+	if err := m.UnmarshalVT(data); err != nil {
 		w.fail("replica", "%s sent a client what cannot be decoded: %v", n.p.name, err)
 		return
 	}
-	kind, numbers := describeDown(m)
+	kind, numbers := describeDown(w.numbers[:0], m)
 	w.trace.add(w.now, kind, append(numbers, uint64(n.id))...)
 	if w.telling() {
 		w.tell(n.p.name, "-> %s %s", n.c.name, tellDown(m))

@@ -25,7 +25,7 @@ func paxosName(kind uint32) string {
 	return "unknown"
 }
 
-func describePeer(m *pb.PeerMessage) (string, []uint64) {
+func describePeer(n []uint64, m *pb.PeerMessage) (string, []uint64) {
 	switch b := m.Body.(type) {
 	case *pb.PeerMessage_Paxos:
 		p := b.Paxos
@@ -33,18 +33,18 @@ func describePeer(m *pb.PeerMessage) (string, []uint64) {
 		if p.GetOk() {
 			ok = 1
 		}
-		return paxosName(p.GetKind()), []uint64{p.GetBallot().GetRound(), p.GetBallot().GetReplica(), p.GetPromised().GetRound(),
-			p.GetSlot(), p.GetChosen(), p.GetFirst(), p.GetSequence(), uint64(len(p.GetEntries())), ok}
+		return paxosName(p.GetKind()), append(n, p.GetBallot().GetRound(), p.GetBallot().GetReplica(), p.GetPromised().GetRound(),
+			p.GetSlot(), p.GetChosen(), p.GetFirst(), p.GetSequence(), uint64(len(p.GetEntries())), ok)
 	case *pb.PeerMessage_SnapshotRequest:
-		return "snapshot request", []uint64{b.SnapshotRequest.GetSlot(), b.SnapshotRequest.GetOffset()}
+		return "snapshot request", append(n, b.SnapshotRequest.GetSlot(), b.SnapshotRequest.GetOffset())
 	case *pb.PeerMessage_SnapshotChunk:
-		return "snapshot chunk", []uint64{b.SnapshotChunk.GetSlot(), b.SnapshotChunk.GetOffset()}
+		return "snapshot chunk", append(n, b.SnapshotChunk.GetSlot(), b.SnapshotChunk.GetOffset())
 	case *pb.PeerMessage_Founding:
-		return "founding", []uint64{b.Founding.GetIncarnation()}
+		return "founding", append(n, b.Founding.GetIncarnation())
 	case *pb.PeerMessage_Hello:
-		return "hello", nil
+		return "hello", n
 	case *pb.PeerMessage_Refusal:
-		return "refusal", nil
+		return "refusal", n
 	}
 	return "other", nil
 }
@@ -61,7 +61,7 @@ func tellPeer(m *pb.PeerMessage) string {
 	case *pb.PeerMessage_Refusal:
 		return "refusal: " + b.Refusal.GetText()
 	}
-	name, _ := describePeer(m)
+	name, _ := describePeer(nil, m)
 	return name
 }
 
@@ -112,27 +112,27 @@ func short(revision uint64) string { return fmt.Sprintf("r%d", revision&(1<<40-1
 
 func tellTime(t int64) string { return fmt.Sprintf("%d.%06ds", t/second, t%second/microsecond) }
 
-func describeUp(m *wirepb.ClientMessage) (string, []uint64) {
+func describeUp(n []uint64, m *wirepb.ClientMessage) (string, []uint64) {
 	switch b := m.Body.(type) {
 	case *wirepb.ClientMessage_Hello:
-		return "client hello", nil
+		return "client hello", n
 	case *wirepb.ClientMessage_Open:
-		return "open", []uint64{b.Open.GetId()}
+		return "open", append(n, b.Open.GetId())
 	case *wirepb.ClientMessage_Attach:
-		return "attach", []uint64{b.Attach.GetSession(), b.Attach.GetAckedEvent()}
+		return "attach", append(n, b.Attach.GetSession(), b.Attach.GetAckedEvent())
 	case *wirepb.ClientMessage_KeepAlive:
-		return "keep alive", []uint64{b.KeepAlive.GetId()}
+		return "keep alive", append(n, b.KeepAlive.GetId())
 	case *wirepb.ClientMessage_Request:
 		c := b.Request.GetCommand()
-		return "request", []uint64{c.GetSession(), c.GetNumber(), c.GetLowestUnanswered()}
+		return "request", append(n, c.GetSession(), c.GetNumber(), c.GetLowestUnanswered())
 	case *wirepb.ClientMessage_Read:
-		return "read", []uint64{b.Read.GetId()}
+		return "read", append(n, b.Read.GetId())
 	case *wirepb.ClientMessage_Watch:
-		return "watch", []uint64{b.Watch.GetId(), b.Watch.GetSince()}
+		return "watch", append(n, b.Watch.GetId(), b.Watch.GetSince())
 	case *wirepb.ClientMessage_Unwatch:
-		return "unwatch", []uint64{b.Unwatch.GetId()}
+		return "unwatch", append(n, b.Unwatch.GetId())
 	case *wirepb.ClientMessage_Ack:
-		return "ack events", []uint64{b.Ack.GetSession(), b.Ack.GetNumber()}
+		return "ack events", append(n, b.Ack.GetSession(), b.Ack.GetNumber())
 	}
 	return "other", nil
 }
@@ -148,33 +148,33 @@ func tellUp(m *wirepb.ClientMessage) string {
 	case *wirepb.ClientMessage_KeepAlive:
 		return fmt.Sprintf("keep alive %d (now %v)", b.KeepAlive.GetId(), b.KeepAlive.GetNow())
 	}
-	name, numbers := describeUp(m)
+	name, numbers := describeUp(nil, m)
 	return fmt.Sprintf("%s %v", name, numbers)
 }
 
-func describeDown(m *wirepb.ServerMessage) (string, []uint64) {
+func describeDown(n []uint64, m *wirepb.ServerMessage) (string, []uint64) {
 	switch b := m.Body.(type) {
 	case *wirepb.ServerMessage_Hello:
-		return "hello reply", []uint64{b.Hello.GetEpoch()}
+		return "hello reply", append(n, b.Hello.GetEpoch())
 	case *wirepb.ServerMessage_Opened:
-		return "opened", []uint64{b.Opened.GetSession(), uint64(b.Opened.GetHeldNs())}
+		return "opened", append(n, b.Opened.GetSession(), uint64(b.Opened.GetHeldNs()))
 	case *wirepb.ServerMessage_Attached:
-		return "attached", []uint64{b.Attached.GetSession(), uint64(b.Attached.GetCode())}
+		return "attached", append(n, b.Attached.GetSession(), uint64(b.Attached.GetCode()))
 	case *wirepb.ServerMessage_Kept:
-		return "kept", []uint64{b.Kept.GetId(), uint64(b.Kept.GetHeldNs()), uint64(len(b.Kept.GetLeases())), uint64(len(b.Kept.GetGone()))}
+		return "kept", append(n, b.Kept.GetId(), uint64(b.Kept.GetHeldNs()), uint64(len(b.Kept.GetLeases())), uint64(len(b.Kept.GetGone())))
 	case *wirepb.ServerMessage_Reply:
 		r := b.Reply.GetResult()
-		return "reply", []uint64{b.Reply.GetSession(), r.GetNumber(), uint64(r.GetCode()), r.GetRevision()}
+		return "reply", append(n, b.Reply.GetSession(), r.GetNumber(), uint64(r.GetCode()), r.GetRevision())
 	case *wirepb.ServerMessage_Read:
-		return "read reply", []uint64{b.Read.GetId(), uint64(b.Read.GetCode()), b.Read.GetRevision()}
+		return "read reply", append(n, b.Read.GetId(), uint64(b.Read.GetCode()), b.Read.GetRevision())
 	case *wirepb.ServerMessage_Watch:
-		return "watch update", []uint64{b.Watch.GetId(), b.Watch.GetRevision(), uint64(len(b.Watch.GetItems()))}
+		return "watch update", append(n, b.Watch.GetId(), b.Watch.GetRevision(), uint64(len(b.Watch.GetItems())))
 	case *wirepb.ServerMessage_Event:
-		return "event", []uint64{b.Event.GetSession(), b.Event.GetEvent().GetNumber(), uint64(b.Event.GetEvent().GetCode())}
+		return "event", append(n, b.Event.GetSession(), b.Event.GetEvent().GetNumber(), uint64(b.Event.GetEvent().GetCode()))
 	case *wirepb.ServerMessage_Leaving:
-		return "leaving", nil
+		return "leaving", n
 	case *wirepb.ServerMessage_Error:
-		return "error", []uint64{uint64(b.Error.GetCode()), b.Error.GetId(), b.Error.GetSession(), b.Error.GetNumber()}
+		return "error", append(n, uint64(b.Error.GetCode()), b.Error.GetId(), b.Error.GetSession(), b.Error.GetNumber())
 	}
 	return "other", nil
 }
@@ -197,7 +197,7 @@ func tellDown(m *wirepb.ServerMessage) string {
 	case *wirepb.ServerMessage_Error:
 		return fmt.Sprintf("error %d (%s)", b.Error.GetCode(), b.Error.GetText())
 	}
-	name, numbers := describeDown(m)
+	name, numbers := describeDown(nil, m)
 	return fmt.Sprintf("%s %v", name, numbers)
 }
 

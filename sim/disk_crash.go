@@ -39,7 +39,7 @@ func (p *process) crashDisk() {
 			break
 		}
 		p.tear(unsynced)
-		p.fs = p.fs.CrashOrdered(rand.New(w.diskRandom.pcg))
+		p.fs = p.fs.CrashOrdered(rand.New(&w.diskRandom.pcg))
 	case kind < 9:
 		w.happened(FaultPowerCut)
 		p.torn = true
@@ -48,7 +48,7 @@ func (p *process) crashDisk() {
 		w.happened(FaultPowerCut)
 		p.torn = true
 		p.tear(unsynced)
-		p.fs = p.fs.Crash(rand.New(w.diskRandom.pcg))
+		p.fs = p.fs.Crash(rand.New(&w.diskRandom.pcg))
 	}
 	p.pageCacheLies = false
 	p.keepFull()

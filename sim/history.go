@@ -166,7 +166,7 @@ func hashValue(v *paxos.Value) uint64 {
 // command takes down a command that is applied for the first time.
 func (h *history) command(data []byte, result *storepb.Result, changes []store.Change, s *store.Store) {
 	m := new(storepb.Command)
-	if err := proto.Unmarshal(data, m); err != nil {
+	if err := m.UnmarshalVT(data); err != nil {
 		h.w.fail("replica", "a command in the log cannot be decoded: %v", err)
 		return
 	}

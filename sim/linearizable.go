@@ -37,12 +37,17 @@ type registerState struct {
 var registerModel = porcupine.Model{
 	Init: func() any { return registerState{} },
 	Step: func(state, input, output any) (bool, any) {
-		return registerStep(state.(registerState), input.(registerInput), output.(registerOutput))
+		before := state.(registerState)
+		ok, after := registerStep(before, input.(registerInput), output.(registerOutput))
+		if !ok || after == before {
+			return ok, state // as it is: to make a new one costs memory each time
+		}
+		return ok, after
 	},
 }
 
 // registerStep is a register with generations, in so many words.
-func registerStep(s registerState, in registerInput, out registerOutput) (bool, any) {
+func registerStep(s registerState, in registerInput, out registerOutput) (bool, registerState) {
 	next, code := s, storepb.Code_OK
 	written := registerState{exists: true, token: in.token, generation: s.generation + 1}
 	switch in.kind {

@@ -1,8 +1,6 @@
 package sim
 
 import (
-	"google.golang.org/protobuf/proto"
-
 	"github.com/seed70370324/lockd/paxos"
 	"github.com/seed70370324/lockd/replog"
 	"github.com/seed70370324/lockd/replog/pb"
@@ -50,7 +48,7 @@ func (w *World) sendPeer(p *process, s replog.Send) {
 	}
 	cutOff := w.net.partial[p.index]
 	w.checkSaid(p, s.Message)
-	data, err := proto.Marshal(s.Message)
+	data, err := s.Message.MarshalVT()
 	if err != nil {
 		w.fail("network", "%s sent a message that cannot be encoded: %v", p.name, err)
 		return
@@ -109,7 +107,7 @@ func (w *World) deliverPeer(p *process, boot int, to *process, data []byte) {
 		w.happened(FaultOldBoot)
 	}
 	m := new(pb.PeerMessage)
-	if err := proto.Unmarshal(data, m); err != nil {
+	if err := m.UnmarshalVT(data); err != nil {
 		w.fail("network", "%s sent a message that cannot be decoded: %v", p.name, err)
 		return
 	}
@@ -120,7 +118,7 @@ func (w *World) deliverPeer(p *process, boot int, to *process, data []byte) {
 }
 
 func (w *World) traceSend(p, to *process, m *pb.PeerMessage, copies int) {
-	kind, numbers := describePeer(m)
+	kind, numbers := describePeer(w.numbers[:0], m)
 	w.trace.add(w.now, kind, append(numbers, uint64(p.index), uint64(to.index), uint64(copies))...)
 	if w.telling() {
 		how := ""

@@ -20,18 +20,24 @@ func (h *happening) before(o *happening) bool {
 	return h.seq < o.seq
 }
 
+// fanOut is how many the heap has below each: with four it is half as deep as
+// with two, and most of what is put in stays far down.
+const fanOut = 4
+
 func (q *queue) push(at int64, do func()) {
 	q.next++
-	q.heap = append(q.heap, happening{at: at, seq: q.next, do: do})
+	new := happening{at: at, seq: q.next, do: do}
+	q.heap = append(q.heap, happening{})
 	i := len(q.heap) - 1
 	for i > 0 {
-		up := (i - 1) / 2
-		if !q.heap[i].before(&q.heap[up]) {
+		up := (i - 1) / fanOut
+		if !new.before(&q.heap[up]) {
 			break
 		}
-		q.heap[i], q.heap[up] = q.heap[up], q.heap[i]
+		q.heap[i] = q.heap[up]
 		i = up
 	}
+	q.heap[i] = new
 }
 
 // pop takes out the earliest; ok is false when there is none.
@@ -40,22 +46,27 @@ func (q *queue) pop() (first happening, ok bool) {
 		return happening{}, false
 	}
 	first = q.heap[0]
-	last := len(q.heap) - 1
-	q.heap[0] = q.heap[last]
-	q.heap[last] = happening{}
-	q.heap = q.heap[:last]
+	end := len(q.heap) - 1
+	last := q.heap[end]
+	q.heap[end] = happening{}
+	q.heap = q.heap[:end]
+	if end == 0 {
+		return first, true
+	}
 	i := 0
 	for {
-		least := i
-		for c := 2*i + 1; c <= 2*i+2 && c < last; c++ {
-			if q.heap[c].before(&q.heap[least]) {
+		least, below := -1, fanOut*i+1
+		for c := below; c < min(below+fanOut, end); c++ {
+			if least < 0 || q.heap[c].before(&q.heap[least]) {
 				least = c
 			}
 		}
-		if least == i {
-			return first, true
+		if least < 0 || !q.heap[least].before(&last) {
+			break
 		}
-		q.heap[i], q.heap[least] = q.heap[least], q.heap[i]
+		q.heap[i] = q.heap[least]
 		i = least
 	}
+	q.heap[i] = last
+	return first, true
 }

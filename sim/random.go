@@ -8,10 +8,11 @@ import (
 // stream is a source of random numbers of its own. Each concern (network,
 // disks, clocks, faults, workload) draws from one, so that a change in one
 // does not shift the numbers of the others.
-type stream struct{ pcg *rand.PCG }
+type stream struct{ pcg rand.PCG }
 
 func newStream(seed, label uint64) *stream {
-	s := &stream{pcg: rand.NewPCG(seed, label*0x9e3779b97f4a7c15+1)}
+	s := &stream{}
+	s.pcg.Seed(seed, label*0x9e3779b97f4a7c15+1)
 	s.pcg.Uint64()
 	return s
 }

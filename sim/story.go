@@ -1,6 +1,7 @@
 package sim
 
 import (
+	"encoding/binary"
 	"fmt"
 	"io"
 	"math/bits"
@@ -35,8 +36,14 @@ func hashText(s string) uint64 {
 	return h
 }
 
+// hashBytes takes eight bytes at a time: values are long.
 func hashBytes(h uint64, b []byte) uint64 {
 	h = (h ^ uint64(len(b))) * 1099511628211
+	for len(b) >= 8 {
+		h = (h ^ binary.LittleEndian.Uint64(b)) * 0x9fb21c651e98df25
+		h ^= h >> 32
+		b = b[8:]
+	}
 	for _, c := range b {
 		h = (h ^ uint64(c)) * 1099511628211
 	}

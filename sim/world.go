@@ -36,6 +36,7 @@ type World struct {
 	undecided int
 
 	trace   trace
+	numbers [16]uint64 // scratch for what goes into it
 	story   story
 	failure *Failure
 	counts  counts

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 
 	"github.com/seed70370324/lockd/internal/invariant"
 	"github.com/seed70370324/lockd/store/pb"
@@ -73,7 +74,9 @@ func (o *recordWriter) write(r *pb.SnapshotRecord) bool {
 	if o.err != nil {
 		return false
 	}
-	o.buffer, o.err = proto.MarshalOptions{Deterministic: true}.MarshalAppend(o.buffer[:0], r)
+	size := r.SizeVT()
+	o.buffer = slices.Grow(o.buffer[:0], size)[:size]
+	_, o.err = r.MarshalToSizedBufferVT(o.buffer)
 	// Invariant: what is written can be read.
 	if len(o.buffer) > recordMax {
 		o.err = fmt.Errorf("it would be %d bytes long, the limit is %d", len(o.buffer), recordMax)
@@ -217,7 +220,7 @@ func (in *recordReader) read() (*pb.SnapshotRecord, error) {
 		return nil, fmt.Errorf("it ends after %d of %d bytes: %w", n, length, err)
 	}
 	record := new(pb.SnapshotRecord)
-	if err := proto.Unmarshal(in.buffer.Bytes(), record); err != nil {
+	if err := record.UnmarshalVT(in.buffer.Bytes()); err != nil {
 		return nil, fmt.Errorf("decoding it: %w", err)
 	}
 	return record, nil

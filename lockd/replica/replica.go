@@ -22,6 +22,7 @@ type Replica struct {
 	store   *store.Store
 	now     time.Duration
 	started time.Duration
+	id      paxos.ReplicaID // 0: not asked yet
 
 	leader    paxos.RoleEvent // the last one
 	heard     time.Duration   // from a leader

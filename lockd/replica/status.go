@@ -30,7 +30,14 @@ func (r *Replica) setRole(now time.Duration, e paxos.RoleEvent) {
 	r.cell.lead(now, r.master.Leading())
 }
 
-func (r *Replica) self() paxos.ReplicaID { return r.node.Status().Paxos.ID }
+// self returns this replica's number, which never changes. It is asked in every
+// turn, and to ask the node for its whole status costs memory.
+func (r *Replica) self() paxos.ReplicaID {
+	if r.id == 0 {
+		r.id = r.node.Status().Paxos.ID
+	}
+	return r.id
+}
 
 // member returns a member's name, and the address it has for clients.
 func (r *Replica) member(id paxos.ReplicaID) (name, address string) {

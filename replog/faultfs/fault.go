@@ -261,14 +261,10 @@ func (f *file) Close() error {
 func (f *file) NextData(off int64) int64 {
 	f.fs.mu.Lock()
 	defer f.fs.mu.Unlock()
-	if f.n.seen.blocks[off/blockBytes] != nil {
-		return off
-	}
-	best := f.n.seen.size
-	for index := range f.n.seen.blocks {
-		if at := index * blockBytes; at > off {
-			best = min(best, at)
+	for index := off / blockBytes; index < int64(len(f.n.seen.blocks)); index++ {
+		if f.n.seen.blocks[index] != nil {
+			return min(max(off, index*blockBytes), f.n.seen.size)
 		}
 	}
-	return best
+	return f.n.seen.size
 }

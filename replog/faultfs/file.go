@@ -4,9 +4,9 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
-	"maps"
 	"math/rand/v2"
 	"slices"
+	"sync/atomic"
 )
 
 const (
@@ -14,19 +14,36 @@ const (
 	sectorBytes = 512
 )
 
-// block is a piece of a file. A frozen one is shared and never changed again.
+// block is a piece of a file. One that several contents share is never
+// changed: a content takes a copy of it before it writes there.
 type block struct {
 	data   [blockBytes]byte
-	frozen bool
+	shared atomic.Int32 // contents that have it, of other file systems too; those that are gone still count
 }
 
 // content is what a file holds, as far as it is not zeros.
 type content struct {
 	size   int64
-	blocks map[int64]*block
+	blocks []*block // by index; nil: zeros
 }
 
-func newContent() content { return content{blocks: map[int64]*block{}} }
+func newContent() content { return content{} }
+
+// at returns a block, or nil for one of zeros.
+func (c *content) at(index int64) *block {
+	if index >= int64(len(c.blocks)) {
+		return nil
+	}
+	return c.blocks[index]
+}
+
+// put sets a block.
+func (c *content) put(index int64, b *block) {
+	for int64(len(c.blocks)) <= index {
+		c.blocks = append(c.blocks, nil)
+	}
+	c.blocks[index] = b
+}
 
 func (c *content) readAt(p []byte, off int64) (int, error) {
 	if off < 0 {
@@ -43,7 +60,7 @@ func (c *content) readAt(p []byte, off int64) (int, error) {
 		at := off + int64(done)
 		within := at % blockBytes
 		n := min(len(p)-done, int(blockBytes-within))
-		if b := c.blocks[at/blockBytes]; b != nil {
+		if b := c.at(at / blockBytes); b != nil {
 			copy(p[done:done+n], b.data[within:])
 		} else {
 			clear(p[done : done+n])
@@ -67,28 +84,35 @@ func (c *content) writeAt(p []byte, off int64) {
 
 // own gives a block that may be changed.
 func (c *content) own(index int64) *block {
-	b := c.blocks[index]
+	b := c.at(index)
 	switch {
 	case b == nil:
 		b = &block{}
-	case b.frozen:
-		b = &block{data: b.data}
+	case b.shared.Load() > 1:
+		old := b
+		b = &block{data: old.data}
+		old.shared.Add(-1)
 	default:
 		return b
 	}
-	c.blocks[index] = b
+	b.shared.Store(1)
+	c.put(index, b)
 	return b
 }
 
 // resize cuts the file or makes it longer by zeros.
 func (c *content) resize(size int64) {
 	if size < c.size {
-		for index := range c.blocks {
-			if index*blockBytes >= size {
-				delete(c.blocks, index)
+		if kept := (size + blockBytes - 1) / blockBytes; kept < int64(len(c.blocks)) {
+			for _, b := range c.blocks[kept:] {
+				if b != nil {
+					b.shared.Add(-1)
+				}
 			}
+			clear(c.blocks[kept:])
+			c.blocks = c.blocks[:kept]
 		}
-		if within := size % blockBytes; within != 0 && c.blocks[size/blockBytes] != nil {
+		if within := size % blockBytes; within != 0 && c.at(size/blockBytes) != nil {
 			clear(c.own(size / blockBytes).data[within:])
 		}
 	}
@@ -98,20 +122,32 @@ func (c *content) resize(size int64) {
 // share gives a copy that shares all blocks.
 func (c *content) share() content {
 	for _, b := range c.blocks {
-		b.frozen = true
+		if b != nil {
+			b.shared.Add(1)
+		}
 	}
-	return content{size: c.size, blocks: maps.Clone(c.blocks)}
+	return content{size: c.size, blocks: slices.Clone(c.blocks)}
 }
 
-// take makes a block durable: from now on both share it.
+// take makes a block durable. A new one is shared; into one that the durable
+// content has for itself the bytes are copied, so that a block that is written
+// again and again, like a mark, costs no memory each time.
 func (c *content) take(from *content, index int64) {
-	b := from.blocks[index]
-	if b == nil {
-		delete(c.blocks, index)
+	b, old := from.at(index), c.at(index)
+	switch {
+	case b == old:
+		return
+	case b != nil && old != nil && old.shared.Load() == 1:
+		old.data = b.data
 		return
 	}
-	b.frozen = true
-	c.blocks[index] = b
+	if old != nil {
+		old.shared.Add(-1)
+	}
+	if b != nil {
+		b.shared.Add(1)
+	}
+	c.put(index, b)
 }
 
 // change is something done to a file and not synced.
@@ -126,13 +162,16 @@ type inode struct {
 	seen    content // what a reader sees
 	durable content
 	pending []change
+	written []byte // holds the data of pending
 }
 
 func newInode() *inode { return &inode{seen: newContent(), durable: newContent()} }
 
 func (n *inode) write(p []byte, off int64) {
 	n.seen.writeAt(p, off)
-	n.pending = append(n.pending, change{off: off, data: slices.Clone(p), size: n.seen.size})
+	from := len(n.written)
+	n.written = append(n.written, p...)
+	n.pending = append(n.pending, change{off: off, data: slices.Clip(n.written[from:]), size: n.seen.size})
 }
 
 func (n *inode) resize(size int64) {
@@ -155,20 +194,28 @@ func (n *inode) sync() {
 	if shrunk {
 		n.durable.resize(min(n.durable.size, n.seen.size))
 		for index := range n.durable.blocks {
-			n.durable.take(&n.seen, index)
+			n.durable.take(&n.seen, int64(index))
 		}
 	}
 	n.durable.size = n.seen.size
-	n.pending = nil
+	n.forget()
 }
+
+// forget empties the list of what is pending and keeps its memory.
+func (n *inode) forget() { n.pending, n.written = n.pending[:0], n.written[:0] }
 
 // drop forgets what is pending, as a kernel does after a failed write-back:
 // readers still see it, and no later sync makes it durable.
-func (n *inode) drop() { n.pending = nil }
+func (n *inode) drop() { n.forget() }
 
 // same gives a copy of the file for a process that died while the power stayed.
 func (n *inode) same() *inode {
-	return &inode{seen: n.seen.share(), durable: n.durable.share(), pending: slices.Clip(n.pending)}
+	out := &inode{seen: n.seen.share(), durable: n.durable.share(), pending: slices.Clone(n.pending)}
+	for i := range out.pending {
+		// The original goes on writing where these lie.
+		out.pending[i].data = slices.Clone(out.pending[i].data)
+	}
+	return out
 }
 
 // crash gives what is left of the file. Each sector, and the size, is as it was
