@@ -50,6 +50,9 @@ const (
 	HungDiskKeepsLead    Bug = "hung-disk-keeps-lead"    // a leader whose disk hangs while writes come stays
 	LearnersPromise      Bug = "learners-promise-counts" // promises of members without a vote count
 	LeaderLearns         Bug = "leader-learns"           // a leader learns slots by catch-up
+	// Of the links between replicas. replog/lane's tests find them.
+	PartsWithoutWindow Bug = "parts-without-window" // a link sends parts although the window is full
+	PartsOutOfPlace    Bug = "parts-out-of-place"   // a part is taken that does not belong where it stands
 )
 
 // Bugs are all that can be planted.
@@ -60,4 +63,5 @@ var Bugs = []Bug{
 	GhostsSequencer, DroppedKeepsItsBytes, LeaseAheadOfNews,
 	ValueOfAnyBallot, CatchUpGivesAccepted, MinorityKeepsLead, HungDiskKeepsLead, LearnersPromise,
 	LeaderLearns,
+	PartsWithoutWindow, PartsOutOfPlace,
 }
