@@ -6,6 +6,16 @@
 // disk, Peers the network; both are shells that decide nothing. api.go has the
 // types between them.
 //
+// # Between replicas
+//
+// A message arrives whole, once, by the connection by which it was sent, or not
+// at all. Large ones go in parts (package lane), so there is no order between
+// them and the small ones, which overtake them; messages that carry values
+// (accepts, catch-up, pieces of snapshots) keep their order on their lane. None
+// of this survives the connection: what was queued or on its way when it broke is
+// lost, and the node is told so (PeerSent with nothing queued). Accepts may also
+// be dropped when this replica goes on to a higher ballot. Paxos bears all of it.
+//
 // # On disk
 //
 //	identity                      cell, replica, incarnation, cell identity; text, with a checksum

@@ -12,6 +12,7 @@ import (
 
 	"github.com/seed70370324/lockd/internal/wire"
 	"github.com/seed70370324/lockd/paxos"
+	"github.com/seed70370324/lockd/replog/lane"
 	"github.com/seed70370324/lockd/replog/pb"
 	"google.golang.org/protobuf/proto"
 )
@@ -19,7 +20,9 @@ import (
 // The shell around the connections between replicas.
 //
 // A pair of replicas keeps two connections: the main lane, and the bulk lane
-// for pieces of snapshots and of the log, so that these hold up no heartbeat.
+// for pieces of snapshots and of the log. On both large messages go in parts,
+// within one window that the peer's end acknowledges, so that none holds up a
+// heartbeat, whatever queues behind the socket: package lane.
 // The one with the lower ID dials both, and again when they break; names are
 // resolved at each dial. On each the first frame in both directions is a
 // PeerHello; who the other side may be is the node's decision, which sees every
@@ -34,9 +37,10 @@ import (
 // given up.
 
 const (
-	// peerMaxFrame limits what a peer sends at once: a promise may carry all
-	// that is in flight.
-	peerMaxFrame = 64 << 20
+	// peerMaxFrame limits a frame; what is larger goes in parts.
+	peerMaxFrame = 256 << 10
+	// peerMaxMessage limits a message in parts.
+	peerMaxMessage = 64 << 20
 	// peerQueueBytes may be queued for a peer that reads slowly, on each lane.
 	peerQueueBytes = 32 << 20
 	// maxGreeting bounds the accepted connections that have not said hello.
@@ -102,8 +106,10 @@ func (o *PeersOptions) setDefaults() {
 // Peers owns the connections to the other replicas. Its methods may be called
 // by any goroutine.
 type Peers struct {
-	o PeersOptions
-	// deliver gets PeerConnected, PeerDisconnected and PeerReceived.
+	o     PeersOptions
+	start time.Time // from which the lanes count
+	// deliver gets PeerConnected, PeerDisconnected, PeerReceived, PeerArriving and
+	// PeerSent.
 	deliver func(ev Event, bytes int)
 	links   []*link // by ID
 	hello   atomic.Pointer[pb.PeerHello]
@@ -114,6 +120,12 @@ type Peers struct {
 	encoding sync.Mutex
 	scratch  []byte // of holdEqual
 
+	// spoken is the highest ballot in which this replica has spoken; speaking
+	// guards its change.
+	speaking   sync.Mutex
+	spoken     atomic.Pointer[lane.Rank]
+	superseded atomic.Uint64
+
 	ctx      context.Context
 	cancel   context.CancelFunc
 	wg       sync.WaitGroup
@@ -123,15 +135,17 @@ type Peers struct {
 // NewPeers makes the shell; Start sets it going. deliver is called for each
 // event with the encoded size of its message in bytes (0 if there is none). It
 // must not block: where it has no room it must drop PeerReceived events, and
-// those only. The events of a peer come in order, one at a time.
+// those only. The events of a peer come in order, one at a time, except that
+// PeerSent ones come beside the others; these are delivered while the link is
+// locked, so deliver must not send anything from within.
 func NewPeers(o PeersOptions, deliver func(ev Event, bytes int)) *Peers {
 	o.setDefaults()
-	p := &Peers{o: o, deliver: deliver, greeting: make(chan struct{}, maxGreeting)}
+	p := &Peers{o: o, start: time.Now(), deliver: deliver, greeting: make(chan struct{}, maxGreeting)}
 	p.ctx, p.cancel = context.WithCancel(context.Background())
 	p.hello.Store(o.Hello)
 	for _, m := range o.Members {
 		if m.ID != o.Self {
-			p.links = append(p.links, &link{peers: p, member: m})
+			p.links = append(p.links, newLink(p, m))
 		}
 	}
 	return p
@@ -147,9 +161,9 @@ func (p *Peers) Start() {
 		if l.member.ID < p.o.Self {
 			continue // it dials us
 		}
-		for _, lane := range []string{laneMain, laneBulk} {
+		for _, name := range []string{laneMain, laneBulk} {
 			p.wg.Add(1)
-			go l.dialLoop(lane)
+			go l.dialLoop(name)
 		}
 	}
 	p.wg.Add(1)
@@ -174,8 +188,12 @@ func (p *Peers) Run(ctx context.Context) {
 	p.Close()
 }
 
+// now is the lanes' clock.
+func (p *Peers) now() time.Duration { return time.Since(p.start) }
+
 // Send queues a message for a peer; it never blocks. See Dropped.
 func (p *Peers) Send(s Send) {
+	p.speaks(s.Message)
 	if l := p.link(s.To); l != nil {
 		l.send(s)
 		l.flush()
@@ -192,6 +210,7 @@ func (p *Peers) SendAll(sends []Send) {
 		for i+n < len(sends) && sends[i+n].Message == sends[i].Message {
 			n++
 		}
+		p.speaks(sends[i].Message)
 		if n == 1 || sends[i].Bulk {
 			p.hold(sends[i : i+n])
 		} else {
@@ -230,9 +249,11 @@ func (p *Peers) holdEqual(sends []Send) {
 		p.o.Logger.Error("a message for replicas cannot be encoded and was dropped", "reason", err)
 		return
 	}
+	bulk, r := isBulk(m.PeerMessage), acceptRank(m.PeerMessage)
+	var shared []byte
 	for _, s := range sends {
 		if l := p.link(s.To); l != nil {
-			l.sendEncoded(b)
+			shared = l.sendEncoded(b, shared, bulk, r)
 		} else {
 			p.dropped.Add(1)
 		}
@@ -254,6 +275,10 @@ func (p *Peers) link(to paxos.ReplicaID) *link {
 // Dropped counts the messages that were not sent: the peer was not connected,
 // or its queue was full.
 func (p *Peers) Dropped() uint64 { return p.dropped.Load() }
+
+// Superseded counts the messages that were dropped before they had left as a
+// whole, since this replica had gone on to a higher ballot.
+func (p *Peers) Superseded() uint64 { return p.superseded.Load() }
 
 // UpdateHello changes what this replica says of itself, and tells the peers
 // that are connected.
@@ -291,8 +316,13 @@ func (p *Peers) pingLoop() {
 		case <-t.C:
 		}
 		for _, l := range p.links {
-			for _, lane := range []*atomic.Pointer[wire.Conn]{&l.main, &l.bulk} {
-				if c := lane.Load(); c != nil && c.Queued() == 0 {
+			for _, use := range []*atomic.Pointer[wire.Conn]{&l.main, &l.bulk} {
+				c := use.Load()
+				switch {
+				case c == nil:
+				case c.Queued() > 0:
+					c.Flush() // an acknowledgement that waits for company
+				default:
 					// It may have ended: then its reader sees that.
 					_ = c.QueueBytes(wire.KindPeer, nil)
 				}

@@ -64,7 +64,7 @@ func (p *Peers) accepted(nc net.Conn) {
 		p.strange(nc, err)
 		return
 	}
-	lane, err := l.begin(c, h)
+	id, err := l.begin(c, h)
 	if err != nil {
 		p.refuse(c, err.Error(), false)
 		p.strange(nc, err)
@@ -73,7 +73,7 @@ func (p *Peers) accepted(nc net.Conn) {
 	if h.GetLane() == laneMain {
 		p.o.Logger.Info("a replica connected", "peer", l.member.Name, "remote", nc.RemoteAddr().String())
 	}
-	err = l.serve(c, lane, ours)
+	err = l.serve(c, id, ours)
 	if p.ctx.Err() == nil && h.GetLane() == laneMain {
 		p.o.Logger.Warn("the connection with a replica broke; it dials again", "peer", l.member.Name, "reason", err)
 	}

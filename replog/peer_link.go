@@ -12,6 +12,7 @@ import (
 
 	"github.com/seed70370324/lockd/internal/wire"
 	"github.com/seed70370324/lockd/paxos"
+	"github.com/seed70370324/lockd/replog/lane"
 	"github.com/seed70370324/lockd/replog/pb"
 )
 
@@ -29,92 +30,54 @@ type link struct {
 	// delivers nothing any more, neither a message nor its end.
 	mu      sync.Mutex
 	process uint64 // to which the newest connection leads; 0: none, or not told
+
+	// out guards what is on its way to the peer, and changes of the connections in
+	// use. It is taken while mu is held, never the other way round.
+	out sync.Mutex
+	box outbox
 }
 
-func (l *link) lane(name string) *atomic.Pointer[wire.Conn] {
-	if name == laneBulk {
+func newLink(p *Peers, m paxos.Member) *link {
+	return &link{peers: p, member: m, box: outbox{sender: lane.NewSender(peerQueueBytes)}}
+}
+
+// lane is the connection in use of a lane.
+func (l *link) lane(id lane.ID) *atomic.Pointer[wire.Conn] {
+	if id == lane.Bulk {
 		return &l.bulk
 	}
 	return &l.main
 }
 
-// send queues a message on its lane, or drops it. What goes by the main lane
-// leaves with the next flush, at the latest.
-func (l *link) send(s Send) {
-	lane, how := &l.main, (*wire.Conn).Hold
-	if s.Bulk {
-		lane, how = &l.bulk, (*wire.Conn).Queue
+// laneID reads the name of a lane in a hello.
+func laneID(name string) lane.ID {
+	if name == laneBulk {
+		return lane.Bulk
 	}
-	if c := lane.Load(); c != nil {
-		l.sent(how(c, wire.KindPeer, sealed{s.Message}), s.Bulk)
-		return
-	}
-	l.peers.dropped.Add(1)
-}
-
-// sendEncoded is send for the main lane and a message that is encoded and sealed
-// already.
-func (l *link) sendEncoded(message []byte) {
-	if c := l.main.Load(); c != nil {
-		l.sent(c.HoldBytes(wire.KindPeer, message), false)
-		return
-	}
-	l.peers.dropped.Add(1)
-}
-
-// flush lets what is queued on the main lane go, from the calling goroutine if
-// the socket takes it.
-func (l *link) flush() {
-	if c := l.main.Load(); c != nil {
-		c.Flush()
-	}
-}
-
-// sent counts and reports what could not be queued.
-func (l *link) sent(err error, bulk bool) {
-	if err == nil {
-		return
-	}
-	l.peers.dropped.Add(1)
-	if !errors.Is(err, wire.ErrClosed) && l.peers.quiet.again("send "+l.member.Name) {
-		l.peers.o.Logger.Warn("messages for a replica are dropped", "peer", l.member.Name, "bulk", bulk, "reason", err)
-	}
+	return lane.Main
 }
 
 // serve uses a connection that has begun until it ends, and says why it did.
 // ours is the hello that was sent.
-func (l *link) serve(c *wire.Conn, lane *atomic.Pointer[wire.Conn], ours *pb.PeerHello) error {
-	defer l.end(c, lane)
-	if now := l.peers.hello.Load(); now != ours && lane == &l.main {
+func (l *link) serve(c *wire.Conn, id lane.ID, ours *pb.PeerHello) error {
+	defer l.end(c, id)
+	if now := l.peers.hello.Load(); now != ours && id == lane.Main {
 		// It changed before UpdateHello could find this connection.
 		l.send(Send{To: l.member.ID, Message: helloMessage(now, laneMain, l.member.Name)})
 		l.flush()
 	}
 	c.SetReadTimeout(l.peers.o.ReadTimeout)
+	in := inbox{link: l, conn: c, id: id, receiver: lane.NewReceiver(peerMaxMessage)}
 	for {
 		kind, payload, err := c.Read()
 		if err != nil {
-			if lane.Load() != c {
+			if l.lane(id).Load() != c {
 				return errReplaced
 			}
 			return l.why(c, err)
 		}
-		if kind != wire.KindPeer || len(payload) == 0 {
-			continue // a ping, or something newer than we are
-		}
-		body, err := unseal(payload)
-		if err != nil {
+		if err := in.take(kind, payload); err != nil {
 			return err
-		}
-		m := new(pb.PeerMessage)
-		if err := m.Decode(body); err != nil {
-			return fmt.Errorf("it sent what is no message: %w", err)
-		}
-		if m.Body == nil {
-			continue
-		}
-		if !l.received(c, lane, m, len(payload)) {
-			return errReplaced
 		}
 	}
 }
@@ -122,44 +85,43 @@ func (l *link) serve(c *wire.Conn, lane *atomic.Pointer[wire.Conn], ours *pb.Pee
 // begin puts the connection in use as the lane of the other side's hello; one
 // that was in use ends. But of two processes that run with the same data and
 // dial this replica the one that was there first stays.
-func (l *link) begin(c *wire.Conn, h *pb.PeerHello) (*atomic.Pointer[wire.Conn], error) {
+func (l *link) begin(c *wire.Conn, h *pb.PeerHello) (lane.ID, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	process := h.GetProcess()
 	inUse := l.main.Load() != nil || l.bulk.Load() != nil
 	if inUse && l.member.ID < l.peers.o.Self && process != 0 && l.process != 0 && process != l.process {
-		return nil, fmt.Errorf("another process is connected as replica %s: if it has not just been restarted, "+
+		return 0, fmt.Errorf("another process is connected as replica %s: if it has not just been restarted, "+
 			"two run with the same data: stop one at once, it is not safe", l.member.Name)
 	}
 	l.process = process
-	lane := l.lane(h.GetLane())
-	old := lane.Swap(c)
-	if old != nil {
+	id := laneID(h.GetLane())
+	if old := l.use(id, c); old != nil {
 		// Its reader notices at once, closes it and is not listened to any more.
 		old.SetReadTimeout(time.Nanosecond)
 	}
-	if lane == &l.main {
+	if id == lane.Main {
 		l.peers.deliver(PeerConnected{Hello: h}, 0)
 	}
-	return lane, nil
+	return id, nil
 }
 
-func (l *link) end(c *wire.Conn, lane *atomic.Pointer[wire.Conn]) {
+func (l *link) end(c *wire.Conn, id lane.ID) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if lane.CompareAndSwap(c, nil) && lane == &l.main {
+	if l.unuse(id, c) && id == lane.Main {
 		l.peers.deliver(PeerDisconnected{Peer: l.member.ID}, 0)
 	}
 }
 
-// received delivers a message; false: the connection is not in use any more.
-func (l *link) received(c *wire.Conn, lane *atomic.Pointer[wire.Conn], m *pb.PeerMessage, bytes int) bool {
+// received delivers an event of a connection; false: that is not in use any more.
+func (l *link) received(c *wire.Conn, id lane.ID, ev Event, bytes int) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if lane.Load() != c {
+	if l.lane(id).Load() != c {
 		return false
 	}
-	l.peers.deliver(PeerReceived{Peer: l.member.ID, Message: m}, bytes)
+	l.peers.deliver(ev, bytes)
 	return true
 }
 

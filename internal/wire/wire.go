@@ -26,6 +26,9 @@ const (
 	KindClient = 1 // pb.ClientMessage
 	KindServer = 2 // pb.ServerMessage
 	KindPeer   = 3 // replog's PeerMessage
+	// Between replicas, see replog/lane.
+	KindPeerPart = 4 // a part of a PeerMessage
+	KindPeerAck  = 5 // how much has arrived
 )
 
 const (

@@ -60,7 +60,46 @@ func (s *Server) newPeers(opened *replog.Opened, rep *replica.Replica, box *mail
 		Name: "lockd_peer_messages_unsent_total",
 		Help: "Messages to peers dropped because the peer was not connected or did not read.",
 	}, func() float64 { return float64(p.Dropped()) }))
+	s.metrics.registry.MustRegister(prometheus.NewCounterFunc(prometheus.CounterOpts{
+		Name: "lockd_peer_messages_superseded_total",
+		Help: "Messages to peers dropped before they had left, because this replica had gone on to a higher ballot.",
+	}, func() float64 { return float64(p.Superseded()) }))
+	s.metrics.registry.MustRegister(newLinkCollector(p.Links))
 	return p, nil
+}
+
+// linkCollector reads how the links get on, when scraped.
+type linkCollector struct {
+	links                     func() []replog.LinkStatus
+	queued, window, roundTrip *prometheus.Desc
+}
+
+func newLinkCollector(links func() []replog.LinkStatus) *linkCollector {
+	desc := func(name, help string) *prometheus.Desc {
+		return prometheus.NewDesc(name, help, []string{"peer"}, nil)
+	}
+	return &linkCollector{
+		links:     links,
+		queued:    desc("lockd_peer_queued_bytes", "Bytes of large messages that the peer has not acknowledged."),
+		window:    desc("lockd_peer_window_bytes", "Bytes of large messages that may be on their way to the peer at once."),
+		roundTrip: desc("lockd_peer_round_trip_seconds", "Shortest round trip of a part of a large message, 0 while none was measured."),
+	}
+}
+
+// Describe names the metrics.
+func (c *linkCollector) Describe(ch chan<- *prometheus.Desc) {
+	ch <- c.queued
+	ch <- c.window
+	ch <- c.roundTrip
+}
+
+// Collect reads them.
+func (c *linkCollector) Collect(ch chan<- prometheus.Metric) {
+	for _, l := range c.links() {
+		ch <- prometheus.MustNewConstMetric(c.queued, prometheus.GaugeValue, float64(l.Queued), l.Peer)
+		ch <- prometheus.MustNewConstMetric(c.window, prometheus.GaugeValue, float64(l.Window), l.Peer)
+		ch <- prometheus.MustNewConstMetric(c.roundTrip, prometheus.GaugeValue, l.RoundTrip.Seconds(), l.Peer)
+	}
 }
 
 // deliverTo puts the peers' events into the mailbox; messages only as long as
@@ -70,7 +109,10 @@ func (s *Server) deliverTo(box *mailbox) func(replog.Event, int) {
 	return func(ev replog.Event, bytes int) {
 		received, ok := ev.(replog.PeerReceived)
 		if !ok {
-			box.put(letter{event: ev})
+			// The link is locked while it reports what is queued, and a turn of the
+			// loop would send: that is left to the loop's goroutine.
+			_, report := ev.(replog.PeerSent)
+			box.put(letter{event: ev, aside: report})
 			return
 		}
 		bytes += peerLetterBytes
