@@ -108,7 +108,7 @@ func tellValue(v *paxos.Value) string {
 
 // short shows a revision or a session by its low part: the high part is the
 // same in all of a run.
-func short(revision uint64) string { return fmt.Sprintf("r%d", revision&(1<<40-1)) }
+func short(revision uint64) string { return fmt.Sprintf("r%d", revision&(1<<31-1)) }
 
 func tellTime(t int64) string { return fmt.Sprintf("%d.%06ds", t/second, t%second/microsecond) }
 

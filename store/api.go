@@ -42,6 +42,9 @@ type Change struct {
 	Event    *pb.SessionEvent // ChangeSessionEvent: deliver to Session
 	Revision uint64
 	Lock     LockChange // ChangeLock
+	// ChangeEpoch: the leader's wall clock is beyond what revisions take (a clock
+	// of 2127 or later): they were raised as far as they may be, and no further.
+	Capped bool
 }
 
 // LockChange is what became of one request for a lock. With LockEventNone the
@@ -113,6 +116,9 @@ type SessionView struct {
 	Lost       int // lost and not released
 	Waiting    int
 	Ephemerals int
+	// LeaseEndCell is the cell time at which the lease ends of a session that is
+	// noted as silent (NoteSessions), else 0.
+	LeaseEndCell int64
 }
 
 // NodeView is one node, for reading. Data must not be changed.
@@ -142,6 +148,7 @@ type API interface {
 	// The result is kept for repeats: it must not be changed.
 	Apply(command []byte) (*pb.Result, []Change)
 	// ApplyLead is applied for a leader's first entry; it returns the new epoch.
+	// Change.Capped of its change says that the wall clock was refused.
 	ApplyLead(wallSeconds, cellTime int64) (epoch uint64, changes []Change)
 	// ApplyFound is applied for the founding entry (slot 1).
 	ApplyFound(cell string, cellIdentity, revisionFloor uint64)
@@ -162,6 +169,8 @@ type API interface {
 	// SessionOf returns the session that an OpenSession with this nonce finds.
 	SessionOf(nonce []byte) (id uint64, ok bool)
 	Sessions(after uint64, f func(SessionView) bool)
+	// Noted is Sessions for those that are noted as silent: O(noted).
+	Noted(after uint64, f func(SessionView) bool)
 	// Events calls f for the events of a session that are not acknowledged.
 	Events(session, after uint64, f func(*pb.SessionEvent) bool)
 	Lock(path string) (LockView, bool)

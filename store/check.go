@@ -87,6 +87,7 @@ func (k *checker) nodes() {
 		default:
 			k.that(false, "%s: unknown kind %d", path, n.kind)
 		}
+		k.that(n.kind == pb.NodeKind_CONTAINER || !n.implied, "%s: implied, and no container", path)
 		k.that(n.kind == pb.NodeKind_EPHEMERAL || n.owner == 0, "%s: it is not ephemeral and has the owner %d", path, n.owner)
 		return true
 	})
@@ -167,7 +168,7 @@ func safeLast(x *session) uint64 {
 
 func (k *checker) sessions() {
 	s := k.s
-	events := 0
+	events, noted := 0, 0
 	s.sessions.Ascend(func(i sessionItem) bool {
 		id, x := i.id, i.session
 		k.that(x.hash == x.computeHash(id) && x.who == x.identityHash(id), "session %d: its hash is not that of its fields", id)
@@ -179,6 +180,10 @@ func (k *checker) sessions() {
 		k.that(x.leaseMS >= LeaseMinMillis && x.leaseMS <= LeaseMaxMillis, "session %d: a lease of %d ms", id, x.leaseMS)
 		k.that(x.lowest >= 1 && x.lowest <= x.last+1, "session %d: lowest unanswered %d, last %d", id, x.lowest, x.last)
 		k.that(x.acked < x.nextEvent, "session %d: event %d acknowledged, the next is %d", id, x.acked, x.nextEvent)
+		k.that(x.leaseEnd >= 0 && (x.leaseEnd != 0) == s.noted.Has(id), "session %d: its lease ends at %d, it is in the index of noted ones: %t", id, x.leaseEnd, s.noted.Has(id))
+		if x.leaseEnd != 0 {
+			noted++
+		}
 		next := x.lowest
 		for _, r := range x.results.all() {
 			k.that(r.Number == next, "session %d: result %d in the place of %d", id, r.Number, next)
@@ -202,6 +207,7 @@ func (k *checker) sessions() {
 		return true
 	})
 	k.that(events == s.events.Len(), "%d events of sessions, %d in all", events, s.events.Len())
+	k.that(noted == s.noted.Len(), "%d sessions are noted as silent, %d in their index", noted, s.noted.Len())
 	k.that(s.nonces.Len() == s.sessions.Len(), "%d nonces, %d sessions", s.nonces.Len(), s.sessions.Len())
 }
 

@@ -52,7 +52,7 @@ func (s *Store) execute(c *pb.Command) *pb.Result {
 	case *pb.Command_OpenSession:
 		s.tick(c)
 		return s.answer(s.open(op.OpenSession))
-	case *pb.Command_ExpireSession, *pb.Command_Timers, *pb.Command_Clock:
+	case *pb.Command_ExpireSession, *pb.Command_Timers, *pb.Command_Clock, *pb.Command_NoteSessions:
 		return s.answer(s.timeCaused(c))
 	case nil:
 		return s.answer(refuse(pb.Code_BAD_COMMAND, "the command has no operation that is known here"))
@@ -74,6 +74,8 @@ func (s *Store) timeCaused(c *pb.Command) *pb.Result {
 		return s.expire(op.ExpireSession)
 	case *pb.Command_Timers:
 		return s.applyTimers(op.Timers)
+	case *pb.Command_NoteSessions:
+		return s.noteSessions(op.NoteSessions)
 	}
 	return &pb.Result{}
 }

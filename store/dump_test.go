@@ -29,7 +29,7 @@ func (m *model) dump() string {
 	}
 	for _, id := range slices.Sorted(maps.Keys(m.sessions)) {
 		x := m.sessions[id]
-		fmt.Fprintf(&b, "session %d last %d lease %d change %d: %v\n", id, x.last, x.lease, x.change, x.events[x.acked:])
+		fmt.Fprintf(&b, "session %d last %d lease %d change %d noted %d: %v\n", id, x.last, x.lease, x.change, x.noted, x.events[x.acked:])
 	}
 	return b.String()
 }
@@ -61,7 +61,14 @@ func dump(s *Store) string {
 			events = append(events, fmt.Sprintf("%s %d", e.Code, e.Ticket))
 			return true
 		})
-		fmt.Fprintf(&b, "session %d last %d lease %d change %d: %v\n", x.ID, x.LastNumber, x.LeaseMS, x.LastChange, events)
+		noted := int64(0)
+		s.Noted(x.ID-1, func(n SessionView) bool {
+			if n.ID == x.ID {
+				noted = n.LeaseEndCell
+			}
+			return false
+		})
+		fmt.Fprintf(&b, "session %d last %d lease %d change %d noted %d: %v\n", x.ID, x.LastNumber, x.LeaseMS, x.LastChange, noted, events)
 		return true
 	})
 	return b.String()

@@ -74,7 +74,7 @@ func (n *node) computeHash(dir, name string) uint64 {
 		u64(n.instance).u64(n.contentGen).u64(n.lockGen).u64(n.fence).u64(n.aclGen).u64(n.checksum).
 		u64(n.modifyRev).i64(n.createMS).i64(n.modifyMS).u64(uint64(n.kind)).u64(n.owner).
 		u64(uint64(len(n.data))).bool(n.hasData).u64(uint64(n.children)).u64(n.childGen).u64(n.childRev).
-		u64(n.nextSeq).bool(n.used).sum()
+		u64(n.nextSeq).bool(n.used).bool(n.implied).sum()
 }
 
 func (l *lock) computeHash(path string) uint64 {
@@ -92,7 +92,7 @@ func (x *session) computeHash(id uint64) uint64 {
 		x.who = x.identityHash(id)
 	}
 	return newHash(hashSession).u64(x.who).u64(x.leaseMS).bool(x.caches).u64(x.last).u64(x.lowest).
-		u64(x.nextEvent).u64(x.acked).u64(x.lastChange).i64(x.openedMS).sum()
+		u64(x.nextEvent).u64(x.acked).u64(x.lastChange).i64(x.openedMS).i64(x.leaseEnd).sum()
 }
 
 // identityHash is of what never changes in a session's record.

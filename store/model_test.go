@@ -35,6 +35,7 @@ type mNode struct {
 	data    string
 	nextSeq int
 	used    bool
+	implied bool
 }
 
 type mClaim struct {
@@ -53,6 +54,7 @@ type mSession struct {
 	nonce         string
 	lease         uint64
 	last, change  uint64
+	noted         int64
 	lowest, acked uint64
 	results       map[uint64]mResult
 	events        []string // all that ever were, by number
@@ -139,6 +141,21 @@ func (m *model) execute(c *pb.Command) mResult {
 		for _, ref := range op.Timers.Due {
 			m.timer(ref)
 			m.settle()
+		}
+		return mResult{}
+	case *pb.Command_NoteSessions:
+		if c.Epoch != m.epoch {
+			return mResult{code: pb.Code_STALE_EPOCH}
+		}
+		m.cell = max(m.cell, c.CellTime)
+		for _, n := range op.NoteSessions.Notes {
+			if x, ok := m.sessions[n.Session]; ok && n.LeaseEndCell >= 0 {
+				if x.noted != 0 && n.LeaseEndCell == 0 {
+					x.change++
+				}
+				x.noted = n.LeaseEndCell
+				m.sessions[n.Session] = x
+			}
 		}
 		return mResult{}
 	case *pb.Command_Clock:
@@ -245,6 +262,10 @@ func (m *model) perform(c *pb.Command) mResult {
 				r = m.delete(one.Delete)
 			case *pb.MultiOp_Check:
 				r = m.check(one.Check)
+			case *pb.MultiOp_Release:
+				if r = m.release(c.Session, one.Release.Ticket); r.code == pb.Code_WITHDRAWN {
+					r = mResult{code: pb.Code_NOT_HELD}
+				}
 			}
 			if r.code != pb.Code_OK {
 				*m = *before
@@ -279,7 +300,7 @@ func (m *model) add(path string, n mNode, parents bool) pb.Code {
 		if !parents {
 			return pb.Code_NOT_FOUND
 		}
-		if code := m.add(up, mNode{kind: pb.NodeKind_CONTAINER}, true); code != pb.Code_OK {
+		if code := m.add(up, mNode{kind: pb.NodeKind_CONTAINER, implied: true}, true); code != pb.Code_OK {
 			return code
 		}
 	}
@@ -342,6 +363,9 @@ func (m *model) put(p *pb.Put) mResult {
 	if ok {
 		n.gen++
 		n.rev = m.rev + 1
+		if n.implied {
+			n.kind, n.implied, n.used = pb.NodeKind_PERMANENT, false, false
+		}
 		n.data = string(p.Data)
 		m.nodes[p.Path] = n
 		m.changed = true
@@ -448,7 +472,7 @@ func (m *model) acquire(session, ticket uint64, a *pb.Acquire) mResult {
 	}
 	if !ok {
 		before := m.copy()
-		if code := m.add(a.Path, mNode{kind: pb.NodeKind_CONTAINER}, true); code != pb.Code_OK {
+		if code := m.add(a.Path, mNode{kind: pb.NodeKind_CONTAINER, implied: true}, true); code != pb.Code_OK {
 			*m = *before
 			return mResult{code: code}
 		}
@@ -610,11 +634,19 @@ func TestStoreBehavesLikeItsModel(t *testing.T) {
 		for range 10 + g.roll() {
 			switch k := g.roll(); {
 			case k < 3:
-				s.ApplyLead(0, 0)
-				replica.ApplyLead(0, 0)
+				// A clock of that many seconds after 2025, some of them far ahead.
+				ahead := pick(g, -1<<40, 0, int64(g.roll()), 1<<40)
+				s.ApplyLead(revisionStart+ahead, g.cell)
+				replica.ApplyLead(revisionStart+ahead, g.cell)
 				m.epoch++
+				m.cell = max(m.cell, g.cell)
+				if high := min(ahead, 3<<30); high > int64(m.rev>>31) {
+					m.rev = uint64(high) << 31
+				}
 			case k < 8:
 				s = reread(t, s)
+			case k < 10:
+				g.cell += 1 << 30 // of a leader whose clock went on
 			}
 			c := g.command(s)
 			encoded, err := proto.Marshal(c)

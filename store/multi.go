@@ -40,6 +40,16 @@ func multiFailed(results []*pb.Result, i int) *pb.Result {
 	return &pb.Result{Code: failed.Code, FailedOp: uint32(i), Detail: failed.Detail, Path: failed.Path, Limit: failed.Limit, Results: results}
 }
 
+// releaseHeld executes the Release of a Multi: of a lock that the session holds,
+// or has lost and not released. A ticket that waits is refused: what the others
+// do would pass for done under the lock. The lock passes on when all are done.
+func (s *Store) releaseHeld(session uint64, r *pb.Release) *pb.Result {
+	if c, ok := s.claim(session, r.GetTicket()); ok && c.state == waiting {
+		return refuse(pb.Code_NOT_HELD, "ticket %d waits for %s and does not hold it", c.ticket, c.path)
+	}
+	return s.release(session, r)
+}
+
 func (s *Store) multiOp(session uint64, op *pb.MultiOp) *pb.Result {
 	switch op := op.GetOp().(type) {
 	case *pb.MultiOp_Create:
@@ -50,6 +60,8 @@ func (s *Store) multiOp(session uint64, op *pb.MultiOp) *pb.Result {
 		return s.delete(op.Delete)
 	case *pb.MultiOp_Check:
 		return s.checkNode(op.Check)
+	case *pb.MultiOp_Release:
+		return s.releaseHeld(session, op.Release)
 	}
-	return refuse(pb.Code_BAD_COMMAND, "a Multi takes Create, Put, Delete and Check")
+	return refuse(pb.Code_BAD_COMMAND, "a Multi takes Create, Put, Delete, Check and Release")
 }

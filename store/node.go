@@ -32,6 +32,7 @@ type node struct {
 	kind       pb.NodeKind
 	hasData    bool
 	used       bool // container: has had a child or a lock
+	implied    bool // container that no client asked for
 	locked     bool // the table of locks has a record at this path
 }
 
@@ -197,20 +198,47 @@ func (s *Store) makeParents(dir string) {
 		return
 	}
 	s.makeParents(parent(dir))
-	s.makeNode(dir, pb.NodeKind_CONTAINER, 0, nil, false)
+	s.makeImplied(dir)
 }
 
-// makeNode creates a node whose parent exists. It takes over the lock that a
-// deleted node of that path has left.
-func (s *Store) makeNode(path string, kind pb.NodeKind, owner uint64, data []byte, hasData bool) *node {
-	n := &node{
-		instance: s.now, contentGen: 1, modifyRev: s.now,
-		createMS: s.wallMS, modifyMS: s.wallMS, kind: kind,
+// makeImplied creates a container that no client asked for: a lock or a path
+// needs it. The first Put makes it permanent (keep).
+func (s *Store) makeImplied(path string) *node {
+	n := s.newNode(pb.NodeKind_CONTAINER)
+	n.implied = true
+	return s.placeNode(path, n)
+}
+
+// keep makes an implied container permanent, since a client puts content there.
+//
+// Invariant: no node goes by itself that a client has written, unless a client
+// asked for a container there.
+func (n *node) keep() {
+	if n.implied {
+		n.kind, n.implied, n.used = pb.NodeKind_PERMANENT, false, false
 	}
+}
+
+// makeNode creates a node whose parent exists.
+func (s *Store) makeNode(path string, kind pb.NodeKind, owner uint64, data []byte, hasData bool) *node {
+	n := s.newNode(kind)
 	if kind == pb.NodeKind_EPHEMERAL {
 		n.owner = owner
 	}
 	n.setData(data, hasData)
+	return s.placeNode(path, n)
+}
+
+func (s *Store) newNode(kind pb.NodeKind) *node {
+	return &node{
+		instance: s.now, contentGen: 1, modifyRev: s.now,
+		createMS: s.wallMS, modifyMS: s.wallMS, kind: kind,
+	}
+}
+
+// placeNode puts a new node in the tree. It takes over the lock that a deleted
+// node of that path has left.
+func (s *Store) placeNode(path string, n *node) *node {
 	_, n.locked = s.lock(path)
 	s.addNode(path, n)
 	return n
@@ -239,6 +267,7 @@ func (s *Store) put(p *pb.Put) *pb.Result {
 			n.modifyRev = s.now
 			n.modifyMS = s.wallMS
 			n.setData(p.Data, p.HasData)
+			n.keep()
 		})
 		s.note(ChangeContent, p.Path, 0)
 	default:

@@ -88,14 +88,13 @@ func TestChecksumIsTheDocumentedOne(t *testing.T) {
 }
 
 func TestRevisionFloor(t *testing.T) {
-	const hour = 3_600_000
 	const start = 1_735_689_600_000 // 2025-01-01
 	for _, x := range []struct {
 		wall      int64
 		old, want uint64
 	}{
-		{start + 10*hour, 0, 10 << 40}, {0, 0, 1 << 40}, {start + 10*hour, 10<<40 + 5, 11 << 40},
-		{start + 10*hour, 99 << 40, 100 << 40}, {1 << 62, 0, (1<<23 - 1) << 40},
+		{start + 10_999, 0, 10 << 31}, {0, 0, 1 << 31}, {-1 << 63, 0, 1 << 31}, {start + 10_000, 10<<31 + 5, 11 << 31},
+		{start + 10_000, 99 << 31, 100 << 31}, {1<<63 - 1, 0, highMax << 31}, {0, 1<<63 - 1, (1<<32 - 1) << 31},
 	} {
 		if got := RevisionFloor(x.wall, x.old); got != x.want {
 			t.Errorf("%d, %d: %x, want %x", x.wall, x.old, got, x.want)

@@ -7,31 +7,59 @@ import (
 	"github.com/seed70370324/lockd/store/pb"
 )
 
-// A revision is a positive 63-bit number that only grows. Its high 23 bits
-// come from founding or restore, its low 40 bits count: a restore that raises
-// the high part gives revisions, and so fences, above all that were given
-// before it, without knowing them. A count that overflows carries.
+// A revision is a positive 63-bit number that only grows: 32 high bits of
+// seconds since 2025-01-01, and 31 bits that count. The high part is raised by
+// the founding, and by each leader's first entry to the lowest wall clock of the
+// majority that promised; it is never lowered. A count that overflows carries:
+// for that to outrun the clock a cell would have to apply 2^31 commands a second.
+// What is given so, fences among it, exceeds all that was given before a restore
+// from a cold copy, without knowing it, as the package says.
+//
+// A clock that is far ahead must not use the numbers up: what it asks for beyond
+// highMax is refused (Change.Capped), and a quarter of all numbers is left above.
 //
 // A command takes the next revision if it changed nodes, locks or queues, or
 // opened or ended a session. All that it changed carries that one revision. A
 // command that changed none of these takes none: failed conditions, refusals,
-// repeats, voids, acknowledgements, the clock. So two states of the same
-// revision have the same nodes, locks and sessions, and differ at most in the
-// bookkeeping of answers and in time.
+// repeats, voids, acknowledgements, notes of silent sessions, the clock. So two
+// states of the same revision have the same nodes, locks and sessions, and differ
+// at most in the bookkeeping of answers and in time.
 
-const revisionCountBits = 40
+const (
+	revisionCountBits = 31
+	highMax           = 3 << 30 // a clock of January 2127
+)
+
+var revisionStart = time.Date(2025, 1, 1, 0, 0, 0, 0, time.UTC).Unix()
+
+// highPart is that of a wall clock in seconds since 1970, and whether that was
+// beyond what revisions take. A clock of before 2025 is taken for unknown.
+func highPart(wallSeconds int64) (high uint64, capped bool) {
+	switch {
+	case wallSeconds <= revisionStart:
+		return 0, false
+	case wallSeconds-revisionStart > highMax:
+		return highMax, true
+	}
+	return uint64(wallSeconds - revisionStart), false
+}
+
+// raise lifts the revision to the high part of a wall clock, if that is higher.
+func (s *Store) raise(wallSeconds int64) (capped bool) {
+	high, capped := highPart(wallSeconds)
+	if high > s.revision>>revisionCountBits {
+		s.revision = high << revisionCountBits
+	}
+	return capped
+}
 
 // RevisionFloor is the lowest revision that a cell founded or restored at the
-// given wall clock (Unix milliseconds) starts from: the high part is the hours
-// since 2025-01-01, and at least one more than that of the old revision.
+// given wall clock (Unix milliseconds) starts from: above all of the old
+// revision's high part.
 func RevisionFloor(wallMS int64, old uint64) uint64 {
-	start := time.Date(2025, 1, 1, 0, 0, 0, 0, time.UTC).UnixMilli()
-	var hours uint64 = 1
-	if wallMS > start {
-		hours = max(hours, uint64((wallMS-start)/time.Hour.Milliseconds()))
-	}
-	hours = max(hours, old>>revisionCountBits+1)
-	return min(hours, 1<<(63-revisionCountBits)-1) << revisionCountBits
+	high, _ := highPart(wallMS / 1000)
+	high = max(high, old>>revisionCountBits+1)
+	return min(high, 1<<(63-revisionCountBits)-1) << revisionCountBits
 }
 
 // begin opens a command: what it changes will carry s.now.

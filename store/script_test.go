@@ -126,6 +126,14 @@ func (g *script) acquire() *pb.Acquire {
 	}
 }
 
+// ticket is mostly one of something that the session holds or waits for.
+func (g *script) ticket(s *Store, session uint64) uint64 {
+	if mine := s.claimsOf(session); len(mine) > 0 && g.chance(85) {
+		return pick(g, mine...).ticket
+	}
+	return g.number(1, g.next[session])
+}
+
 func (g *script) op(s *Store, session uint64, c *pb.Command) {
 	switch k := g.roll(); {
 	case k < 12:
@@ -137,26 +145,20 @@ func (g *script) op(s *Store, session uint64, c *pb.Command) {
 	case k < 60:
 		c.Op = &pb.Command_Acquire{Acquire: g.acquire()}
 	case k < 80:
-		ticket := g.number(1, g.next[session])
-		if mine := s.claimsOf(session); len(mine) > 0 && g.chance(80) {
-			ticket = pick(g, mine...).ticket
-		}
-		c.Op = &pb.Command_Release{Release: &pb.Release{Ticket: ticket}}
+		c.Op = &pb.Command_Release{Release: &pb.Release{Ticket: g.ticket(s, session)}}
 	case k < 88:
 		m := &pb.Multi{}
 		for range g.number(0, 4) {
 			m.Ops = append(m.Ops, pick(g,
 				&pb.MultiOp{Op: &pb.MultiOp_Create{Create: g.create(s)}}, &pb.MultiOp{Op: &pb.MultiOp_Put{Put: g.put(s)}},
 				&pb.MultiOp{Op: &pb.MultiOp_Delete{Delete: g.delete(s)}}, &pb.MultiOp{Op: &pb.MultiOp_Check{Check: g.check(s)}},
+				&pb.MultiOp{Op: &pb.MultiOp_Release{Release: &pb.Release{Ticket: g.ticket(s, session)}}},
+				&pb.MultiOp{Op: &pb.MultiOp_Release{Release: &pb.Release{Ticket: g.ticket(s, session)}}},
 			))
 		}
 		c.Op = &pb.Command_Multi{Multi: m}
 	case k < 91 && g.chance(50):
-		ticket := g.number(1, g.next[session])
-		if mine := s.claimsOf(session); len(mine) > 0 && g.chance(90) {
-			ticket = pick(g, mine...).ticket
-		}
-		c.Op = &pb.Command_Forfeit{Forfeit: &pb.Forfeit{Ticket: ticket}}
+		c.Op = &pb.Command_Forfeit{Forfeit: &pb.Forfeit{Ticket: g.ticket(s, session)}}
 	case k < 91:
 		b := &pb.Break{Path: g.path(), Fence: 1}
 		if l, ok := s.Lock(b.Path); ok {
@@ -203,7 +205,13 @@ func (g *script) command(s *Store) *pb.Command {
 		}
 		g.stale = append(g.stale[:min(len(g.stale), 8)], t.Due...)
 		c.Op = &pb.Command_Timers{Timers: t}
-	case k < 27:
+	case k < 30:
+		n := &pb.NoteSessions{}
+		for range g.number(0, 3) {
+			n.Notes = append(n.Notes, &pb.SessionNote{Session: pick(g, g.sessions...), LeaseEndCell: pick(g, 0, 0, g.cell+1, g.cell+2, -1)})
+		}
+		c.Op = &pb.Command_NoteSessions{NoteSessions: n}
+	case k < 32:
 		c.Op = &pb.Command_Clock{Clock: &pb.Clock{}}
 	default:
 		c.Session = pick(g, g.sessions...)

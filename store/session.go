@@ -18,6 +18,7 @@ type session struct {
 	acked      uint64 // events up to it are dropped; less than nextEvent
 	lastChange uint64 // moves with what concerns its life, so not with requests
 	openedMS   int64
+	leaseEnd   int64 // cell time; 0: not noted
 	hash       uint64
 	who        uint64 // hash of what never changes: number, nonce, client
 	caches     bool
@@ -226,6 +227,7 @@ func (s *Store) endSession(id uint64, how sessionEnd) {
 	s.dropEvents(id, x, 1<<64-1)
 	s.dropResults(x, 1<<64-1)
 	s.nonces.Delete(nonceItem{nonce: x.nonce})
+	s.noted.Delete(id)
 	s.sessions.Delete(sessionItem{id: id})
 	s.recent = sessionItem{}
 	s.sum -= x.hash
@@ -307,6 +309,7 @@ func (x *session) view(id uint64) SessionView {
 		ID: id, Nonce: []byte(x.nonce), LeaseMS: x.leaseMS, Client: x.client,
 		LastNumber: x.last, LastChange: x.lastChange, OpenedMS: x.openedMS,
 		Locks: x.locks, Lost: x.ghosts, Waiting: x.waiting, Ephemerals: x.ephemerals,
+		LeaseEndCell: x.leaseEnd,
 	}
 }
 

@@ -118,7 +118,7 @@ func (s *Store) saveSession(i sessionItem) *pb.SnapshotSession {
 	r := &pb.SnapshotSession{
 		Id: i.id, Nonce: []byte(i.nonce), LeaseMs: i.leaseMS, Client: i.client, Caches: i.caches,
 		LastNumber: i.last, LowestUnanswered: i.lowest, NextEvent: i.nextEvent, AckedEvent: i.acked,
-		LastChange: i.lastChange, OpenedMs: i.openedMS,
+		LastChange: i.lastChange, OpenedMs: i.openedMS, LeaseEndCell: i.leaseEnd,
 	}
 	if !invariant.Planted(invariant.ResultsNotSaved) {
 		for _, x := range i.results.all() {
@@ -136,7 +136,7 @@ func (s *Store) saveNode(i nodeItem) *pb.SnapshotNode {
 	path := join(i.dir, i.name)
 	r := &pb.SnapshotNode{
 		Path: path, Stat: s.stat(path, i.node), Data: i.data, HasData: i.hasData,
-		NextSequence: i.nextSeq, Used: i.used,
+		NextSequence: i.nextSeq, Used: i.used, Implied: i.implied,
 	}
 	if l, ok := s.lock(path); ok {
 		r.Lock = s.saveLock("", l)
@@ -284,10 +284,13 @@ func (s *Store) loadSessionHead(r *pb.SnapshotSession) *session {
 	x := &session{
 		nonce: string(r.Nonce), client: r.Client, leaseMS: r.LeaseMs, last: r.LastNumber,
 		lowest: r.LowestUnanswered, nextEvent: r.NextEvent, acked: r.AckedEvent,
-		lastChange: r.LastChange, openedMS: r.OpenedMs, caches: r.Caches,
+		lastChange: r.LastChange, openedMS: r.OpenedMs, caches: r.Caches, leaseEnd: r.LeaseEndCell,
 	}
 	s.addSession(r.Id, x)
 	s.nonces.ReplaceOrInsert(nonceItem{x.nonce, r.Id})
+	if x.leaseEnd != 0 {
+		s.noted.ReplaceOrInsert(r.Id)
+	}
 	return x
 }
 
@@ -300,7 +303,7 @@ func (s *Store) loadNode(r *pb.SnapshotNode) error {
 		instance: t.GetInstance(), contentGen: t.GetContentGeneration(), aclGen: t.GetAclGeneration(),
 		modifyRev: t.GetModifyRevision(), createMS: t.GetCreateMs(), modifyMS: t.GetModifyMs(),
 		owner: t.GetOwner(), childGen: t.GetChildGeneration(), childRev: t.GetChildRevision(),
-		nextSeq: r.NextSequence, children: t.GetChildren(), kind: t.GetKind(), used: r.Used,
+		nextSeq: r.NextSequence, children: t.GetChildren(), kind: t.GetKind(), used: r.Used, implied: r.Implied,
 	}
 	n.setData(r.Data, r.HasData)
 	if n.checksum != t.GetChecksum() {

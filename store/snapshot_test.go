@@ -92,6 +92,11 @@ func TestHashFeelsEveryPartOfTheState(t *testing.T) {
 	try("last", func(s *Store) { s.editSession(x.ID, func(x *session) { x.last++ }) })
 	try("event", func(s *Store) { s.addEvent(x.ID, &pb.SessionEvent{Code: pb.Code_LOST}) })
 	try("result", func(s *Store) { y, _ := s.ownSession(x.ID); s.dropResults(y, 1<<63) })
+	try("noted", func(s *Store) { s.editSession(x.ID, func(x *session) { x.leaseEnd++ }) })
+	try("implied", func(s *Store) { s.editNode("/q", func(n *node) { n.implied = !n.implied }) })
+	try("loss", func(s *Store) {
+		s.addEvent(x.ID, &pb.SessionEvent{Code: pb.Code_LOST, Loss: pb.LossReason_BROKEN})
+	})
 	try("waiter", func(s *Store) {
 		for _, w := range s.claimsOf(x.ID) {
 			s.removeClaim(w)

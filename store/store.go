@@ -11,14 +11,22 @@
 // clone can be written out while the original goes on, and a command that
 // changes a node or a session allocates nothing for it.
 //
+// Over a restore of the cell from a cold copy of its data the store promises just
+// this: a revision or fence that is given afterwards exceeds each that was given
+// before it, by the copied cell after the copy too, as long as the other copy is
+// dead (it gives no more), the wall clocks of a majority are not behind those of
+// the majority that led before, and a second has passed since. See revision.go.
+//
 // Files: command.go (Apply: who may execute what, exactly once), node.go, tree.go
-// and cache.go (nodes), lock.go (grants, ghosts), waiter.go (queues), session.go,
-// kept.go (results), multi.go, timer.go, revision.go, hash.go, snapshot.go, check.go.
+// and cache.go (nodes), conditions.go,
+// lock.go (grants), ghost.go (losses), waiter.go (queues), session.go,
+// note.go, kept.go (results), multi.go, timer.go, revision.go, hash.go, snapshot.go, check.go.
 package store
 
 import (
+	"cmp"
+
 	"github.com/google/btree"
-	"github.com/seed70370324/lockd/internal/invariant"
 	"github.com/seed70370324/lockd/store/pb"
 )
 
@@ -49,6 +57,7 @@ type Store struct {
 	timers     *btree.BTreeG[timerItem]     // by time
 	sessions   *btree.BTreeG[sessionItem]   // by number
 	nonces     *btree.BTreeG[nonceItem]     // by nonce
+	noted      *btree.BTreeG[uint64]        // the sessions that are noted as silent
 	events     *btree.BTreeG[eventItem]     // by session, number
 
 	sum uint64 // of the hashes of all records, modulo 2^64
@@ -93,6 +102,7 @@ func empty() *Store {
 		timers:     btree.NewG(treeDegree, lessTimer),
 		sessions:   btree.NewG(treeDegree, lessSession),
 		nonces:     btree.NewG(treeDegree, lessNonce),
+		noted:      btree.NewG(treeDegree, cmp.Less[uint64]),
 		events:     btree.NewG(treeDegree, lessEvent),
 	}
 }
@@ -112,6 +122,7 @@ func (s *Store) Clone() *Store {
 	c.timers = s.timers.Clone()
 	c.sessions = s.sessions.Clone()
 	c.nonces = s.nonces.Clone()
+	c.noted = s.noted.Clone()
 	c.events = s.events.Clone()
 	return &c
 }
@@ -119,20 +130,23 @@ func (s *Store) Clone() *Store {
 // ApplyLead is applied for a leader's first entry; it returns the new epoch.
 // Epochs only grow: what time causes is void under any but the present one.
 // wallSeconds is the lowest wall clock of the majority that promised, in seconds
-// since 1970 (0: unknown); cellTime is the leader's.
+// since 1970 (0: unknown); cellTime is the leader's. Both only ever move the
+// state's forward.
 func (s *Store) ApplyLead(wallSeconds, cellTime int64) (uint64, []Change) {
 	s.begin()
 	s.epoch++
-	s.changes = append(s.changes, Change{Kind: ChangeEpoch, Revision: s.revision})
+	capped := s.raise(wallSeconds)
+	s.cellTime = max(s.cellTime, cellTime)
+	s.changes = append(s.changes, Change{Kind: ChangeEpoch, Revision: s.revision, Capped: capped})
 	return s.epoch, s.changes
 }
 
-// ApplyFound is applied for the founding entry.
+// ApplyFound is applied for the founding entry. A floor that is beyond what a
+// clock may ask for is lowered to that.
 func (s *Store) ApplyFound(cell string, cellIdentity, revisionFloor uint64) {
-	invariant.Assert(revisionFloor>>63 == 0, "revision floor %d does not fit 63 bits", revisionFloor)
 	s.begin()
 	s.cell, s.identity = cell, cellIdentity
-	s.revision = max(s.revision, revisionFloor)
+	s.revision = max(s.revision, min(revisionFloor, highMax<<revisionCountBits))
 	root, _ := s.node("/")
 	if root.instance == 0 {
 		s.editNode("/", func(root *node) { root.instance, root.modifyRev = s.revision, s.revision })
