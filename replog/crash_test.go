@@ -68,6 +68,7 @@ type model struct {
 	acked                   map[paxos.Slot]int           // so many of versions are acknowledged
 	snapshot                paxos.Slot                   // highest one begun
 	snapshotAcked           paxos.Slot
+	received                paxos.Slot // highest snapshot of another replica begun to be received
 	founded, foundedAcked   uint64
 	last                    paxos.Slot
 }
@@ -108,6 +109,9 @@ func (m *model) check(o *replog.Opened) error {
 	case m.foundedAcked != 0 && o.Identity.CellIdentity != m.foundedAcked,
 		o.Identity.CellIdentity != 0 && o.Identity.CellIdentity != m.founded:
 		return fmt.Errorf("cell identity %d, acknowledged %d, asked %d", o.Identity.CellIdentity, m.foundedAcked, m.founded)
+	}
+	if m.received > 0 && p.Applied >= m.received && p.First <= m.received {
+		return fmt.Errorf("the snapshot of slot %d came from another replica and took the log's place, and the log begins at slot %d", m.received, p.First)
 	}
 	if s, _ := o.State.(state); s.slot != p.Applied {
 		return fmt.Errorf("state of slot %d with a snapshot of slot %d", s.slot, p.Applied)
@@ -261,6 +265,10 @@ func (w *worker) append() error {
 			m.promised.Replica = paxos.ReplicaID(1 + w.rng.IntN(3))
 		}
 		r := &paxos.Record{Promised: m.promised}
+		if m.received > 0 && w.rng.IntN(3) == 0 {
+			// From a leader of old, while the snapshot was on its way.
+			r.Entries = append(r.Entries, w.stale())
+		}
 		for range w.rng.IntN(4) {
 			slot := m.last + 1
 			if open := m.last - max(m.chosen, m.snapshot); open > 0 && w.rng.IntN(4) == 0 {
@@ -275,9 +283,20 @@ func (w *worker) append() error {
 		}
 		m.chosen = min(m.chosen, m.last)
 		r.Chosen = m.chosen
+		if m.chosen == m.received && w.rng.IntN(2) == 0 {
+			r.Chosen = 0 // paxos has not heard of the installation yet
+		}
 		records = append(records, r)
 	}
 	return w.st.Append(records)
+}
+
+// stale makes an entry at or below the slot of the installed snapshot. The model
+// does not know it: it may never be found.
+func (w *worker) stale() paxos.Entry {
+	m := w.m
+	return paxos.Entry{Slot: 1 + paxos.Slot(w.rng.IntN(int(m.received))), Ballot: m.promised,
+		Value: paxos.Value{Kind: paxos.Batch, Commands: [][]byte{[]byte("stale")}}}
 }
 
 func (w *worker) entry(slot paxos.Slot) paxos.Entry {
@@ -317,10 +336,11 @@ func (w *worker) install() error {
 	if err != nil {
 		return err
 	}
-	if err := donor.Storage.SaveSnapshot(&pb.SnapshotMeta{Slot: uint64(slot)}, state{slot, 2500}); err != nil {
+	config := replog.EncodeConfiguration(&paxos.Configuration{Cell: "demo", CellIdentity: 99})
+	if err := donor.Storage.SaveSnapshot(&pb.SnapshotMeta{Slot: uint64(slot), Config: config}, state{slot, 2500}); err != nil {
 		return err
 	}
-	m.snapshot = slot
+	m.snapshot, m.received = slot, slot
 	var meta *pb.SnapshotMeta
 	for at := int64(0); meta == nil; {
 		c, err := donor.Storage.ReadSnapshot(0, at, 1000)
@@ -402,7 +422,7 @@ func TestPowerCutAtEveryOperation(t *testing.T) {
 				if (k+i)%3 > 0 {
 					continue
 				}
-				if err := goOn(rng, fsys, o); err != nil {
+				if err := goOn(rng, fsys, o, w.m.received); err != nil {
 					t.Fatalf("seed %d, operation %d, way %d: going on: %v", seed, k, i, err)
 				}
 			}
@@ -416,9 +436,12 @@ func TestPowerCutAtEveryOperation(t *testing.T) {
 
 // goOn works a little on what was opened, loses what was not synced, and looks
 // again.
-func goOn(rng *rand.Rand, fsys *faultfs.FS, o *replog.Opened) error {
+func goOn(rng *rand.Rand, fsys *faultfs.FS, o *replog.Opened, received paxos.Slot) error {
 	w := &worker{rng: rng, fs: fsys, st: o.Storage, m: newModel()}
 	w.m.adopt(o)
+	if o.Paxos.Applied >= received {
+		w.m.received = received
+	}
 	for range 4 {
 		if err := w.append(); err != nil {
 			return err

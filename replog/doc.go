@@ -58,10 +58,10 @@
 // in its third quarter, a little at a time, so that no flush waits for many, and
 // what is missing then at once.
 //
-//	0        4096    8192                                                 size
-//	+--------+-------+-----------------+-------+-----------------+-------+-- --+
-//	| header | marks | records .. zero | marks | records .. zero | marks | zero|
-//	+--------+-------+-----------------+-------+-----------------+-------+-- --+
+//	0        4096    8192                                        size-4096 size
+//	+--------+-------+-----------------+-------+-------------+-------+-- --+----+
+//	| header | marks | records .. zero | marks | records ..  | marks | zero|next|
+//	+--------+-------+-----------------+-------+-------------+-------+-- --+----+
 //
 //	marks: 0      40                2048   2088             4096
 //	       +------+-----------------+------+-----------------+
@@ -73,9 +73,20 @@
 //	       |"lckdmark"| crc32c | zero | flush  | start  |  end   |
 //	       +----------+--------+------+--------+--------+--------+
 //
+//	next:  0          8        12     16       24
+//	       +----------+--------+------+--------+-----
+//	       |"lckdnext"| crc32c | zero | number | zero    or zeros alone
+//	       +----------+--------+------+--------+-----
+//
+// The last block is zeros until the next segment stands under its name; then,
+// and before any flush in that one is reported, it gets that one's number. So a
+// segment that was deleted is missed although none follows it. (A start writes
+// the block again, as it does with the last flush.)
+//
 // The header (pb.SegmentHeader) makes a segment readable alone: format, whose it
-// is, the promise, configuration and chosen index in force when it was made, its
-// own size, and where the records of the segment before it end. If it was made
+// is, the promise, configuration and chosen index in force when it was made, the
+// slot of the last snapshot that took the log's place, its own size, and where the
+// records of the segment before it end. If it was made
 // for a snapshot, the first record stands in the same blocks. A record
 // (pb.LogRecord) holds a promise, a chosen index, and entries; the last record
 // of a slot counts. A long record is divided, its chosen index stands in the
@@ -114,6 +125,8 @@
 //	the newest mark names a byte where no record ends        damaged
 //	the file is shorter than its header says                 damaged
 //	the header is unreadable, or no mark is readable         damaged
+//	the last block says that another segment follows         damaged: it is missing
+//	the last block is neither that nor zeros                 cleared, and told
 //
 // Torn bytes belong to a flush that was never acknowledged: without its mark
 // Sync had not returned. They are copied, overwritten with zeros, and that is
@@ -129,8 +142,7 @@
 // that failed a kernel may show what it never wrote, and call the next fsync a
 // success. It checks everything before it changes anything.
 //
-// What this cannot find: the loss of the whole last segment, of both blocks of a
-// flush that wrote blocks again (and with them the earlier flushes in that block,
+// What this cannot find: the loss of both blocks of a flush that wrote blocks again (and with them the earlier flushes in that block,
 // less than 4096 bytes: a device without protection against power cuts that loses
 // pages larger than a block), or of a whole old directory put in the place of the
 // new one.
@@ -158,9 +170,45 @@
 // name, older segments are removed, oldest first, each durably before the next.
 // So at every point there is a snapshot and a row of segments without a gap
 // that belong together. A snapshot found ahead of all that the log says is
-// chosen is one whose installation had not begun; the next start installs it. Of
-// segments before one that an installation began, nothing at or below the
-// snapshot's slot is believed.
+// chosen is one whose installation had not begun; the next start installs it.
+//
+// The header of the segment that an installation begins names the snapshot's slot
+// (installed), and so do the headers of all later ones. What any record of the
+// log holds at or below that slot is not believed: neither in older segments that
+// a crash kept from being removed, nor in records behind the installation. It may
+// have been accepted from a leader of old while the snapshot was on its way, and
+// another value may have been chosen there. If the snapshot, and all newer ones,
+// are gone or damaged, Open refuses.
+//
+// # What memory knows, and which fact on disk carries it over a restart
+//
+//	promise                    the highest of all records and headers
+//	chosen index               the highest of all records and headers, and the
+//	                           snapshot's slot; each piece of a record counts on
+//	                           the entries before it
+//	value of a chosen slot     the last record of the slot: paxos writes no entry at
+//	                           or below its own chosen index, and while a snapshot
+//	                           is on its way, when it does not know what is chosen,
+//	                           the header's installed slot says what is void
+//	first slot kept            the lowest from which every slot up to the chosen
+//	                           index has a record, above the installed slot. What
+//	                           was trimmed has no record; a segment goes only as a
+//	                           whole, after all older ones
+//	log may go up to           the older of the two snapshots in the directory: with
+//	                           fewer, nothing goes
+//	snapshots of no use        those below the installed slot; a start removes those
+//	                           that a crash has left
+//	newest configuration       the newest header's, or the last chosen entry that has
+//	                           one above its slot, or the snapshot's
+//	cell is founded            slot 1 in log or snapshot; the identity file names the
+//	                           cell only after slot 1 is durable
+//	number of the last flush   the newest mark
+//	number of the last segment the names of the files, and the last block of the
+//	                           last but one
+//	what is durable            what is read at a start is made durable before it is
+//	                           given out; nothing else is taken for it
+//	votes above a snapshot     the first record of the segment that its installation
+//	                           begins
 //
 // # Failures of the disk
 //

@@ -26,6 +26,8 @@ func typed(t *testing.T, err error) {
 	}
 }
 
+func anyHeader(*pb.SegmentHeader) error { return nil }
+
 // segmentOf puts a segment together from what is not zero in it.
 func segmentOf(used []byte) []byte {
 	return append(slices.Clone(used), make([]byte, max(0, minSegment-len(used)))...)
@@ -52,7 +54,7 @@ func FuzzSegment(f *testing.F) {
 		var s *scanned
 		var err error
 		fuzzing.Bounded(t, 16*uint64(len(content))+1<<20, func() {
-			s, err = scanSegment(file, 1, testID, func(*paxos.Record, location) error { return nil })
+			s, err = scanSegment(file, 1, testID, anyHeader, func(*paxos.Record, location) error { return nil })
 		})
 		if err != nil {
 			typed(t, err)
@@ -102,7 +104,7 @@ func FuzzSegmentDamage(f *testing.F) {
 		marks, covered := l.spoil(damage)
 
 		read := 0
-		s, err := scanSegment(l.file, 1, testID, func(r *paxos.Record, _ location) error {
+		s, err := scanSegment(l.file, 1, testID, anyHeader, func(r *paxos.Record, _ location) error {
 			if read >= len(l.written) || !reflect.DeepEqual(*r, l.written[read]) {
 				t.Fatalf("record %d was never written: %+v", read, r)
 			}
@@ -239,7 +241,7 @@ func FuzzSegmentHeader(f *testing.F) {
 		Config: EncodeConfiguration(&paxos.Configuration{Cell: "demo", Members: []paxos.Member{{ID: 1, Name: "n1", Voter: true}}})}))
 	f.Fuzz(func(t *testing.T, payload []byte) {
 		content := segmentOf(appendFrame(nil, headerSeed(1), 0, frameSegment, 0, payload))
-		s, err := scanSegment(&bytesFile{content}, 1, testID, func(*paxos.Record, location) error { return nil })
+		s, err := scanSegment(&bytesFile{content}, 1, testID, anyHeader, func(*paxos.Record, location) error { return nil })
 		if err != nil {
 			typed(t, err)
 			return

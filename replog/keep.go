@@ -11,8 +11,6 @@ import (
 // peers get them.
 
 const (
-	// snapshotFormat is the version of SnapshotMeta.
-	snapshotFormat = 2
 	// saveAgain is how long after a snapshot that failed the next is tried.
 	saveAgain = 10 * time.Second
 	// transferIdle ends a transfer to a peer that asks for nothing more.
@@ -108,7 +106,7 @@ func (n *Node) save() {
 // meta describes a snapshot of the present state.
 func (n *Node) meta() *pb.SnapshotMeta {
 	return &pb.SnapshotMeta{
-		Format:       snapshotFormat,
+		Format:       formatVersion,
 		Slot:         uint64(n.applied),
 		Config:       EncodeConfiguration(n.config),
 		Cell:         n.o.Cell,

@@ -39,6 +39,8 @@ type cell struct {
 	// history is the hash behind each slot as first applied anywhere: no life of
 	// any replica may ever apply something else.
 	history map[paxos.Slot]uint64
+	// values is what was chosen: no log may ever give anything else for chosen.
+	values map[paxos.Slot]string
 }
 
 type flight struct {
@@ -66,6 +68,8 @@ type host struct {
 	promised paxos.Ballot
 	voted    map[paxos.Slot]paxos.Entry
 	base     paxos.Slot
+
+	held bool // the disk begins nothing
 
 	saves, installs, dropped int
 	stopBefore               func(*replog.Effects) bool // crash instead of performing these
@@ -99,6 +103,7 @@ func (s *chain) Apply(e paxos.Entry) {
 		s.c.t.Fatalf("two values were chosen in slot %d, or before it", e.Slot)
 	}
 	s.c.history[e.Slot] = s.hash
+	s.c.values[e.Slot] = valueText(e.Value)
 }
 
 func (s *chain) Snapshot() replog.Snapshot { return *s }
@@ -136,7 +141,7 @@ func decodeChain(r io.Reader) (any, error) {
 
 // newCell makes n replicas, none of them started.
 func newCell(t testing.TB, seed uint64, n int, options func(*replog.NodeOptions)) *cell {
-	c := &cell{t: t, rng: rand.New(rand.NewPCG(seed, 7)), cut: map[[2]int]bool{}, options: options, history: map[paxos.Slot]uint64{}}
+	c := &cell{t: t, rng: rand.New(rand.NewPCG(seed, 7)), cut: map[[2]int]bool{}, options: options, history: map[paxos.Slot]uint64{}, values: map[paxos.Slot]string{}}
 	for i := 0; i < n; i++ {
 		c.names = append(c.names, fmt.Sprintf("n%d", i+1))
 		c.hosts = append(c.hosts, &host{c: c, index: i, name: c.names[i], fs: faultfs.New()})
@@ -154,6 +159,7 @@ func (h *host) start() error {
 	if err != nil {
 		return err
 	}
+	h.checkLog(opened)
 	o := replog.NodeOptions{
 		Paxos:         paxos.Options{Seed: c.rng.Uint64()},
 		Cell:          "demo",
@@ -189,6 +195,26 @@ func (h *host) start() error {
 	h.settle()
 	return nil
 }
+
+// checkLog reads all that the log on disk gives for chosen, as a peer that lags
+// would be given it.
+func (h *host) checkLog(o *replog.Opened) {
+	for from := o.Paxos.First; from <= o.Paxos.Chosen; {
+		entries, trimmed, err := o.Storage.Read(from, 1<<20, o.Paxos.Chosen)
+		h.must(err)
+		if trimmed || len(entries) == 0 {
+			h.c.t.Fatalf("%s: the log begins at slot %d, slot %d is chosen, and slot %d cannot be read", h.name, o.Paxos.First, o.Paxos.Chosen, from)
+		}
+		for _, e := range entries {
+			if was, ok := h.c.values[e.Slot]; ok && was != valueText(e.Value) {
+				h.c.t.Fatalf("%s: its log gives %s for chosen in slot %d, where %s was chosen", h.name, valueText(e.Value), e.Slot, was)
+			}
+			from = e.Slot + 1
+		}
+	}
+}
+
+func valueText(v paxos.Value) string { return fmt.Sprintf("%d %q", v.Kind, v.Commands) }
 
 func (c *cell) mustStart(hosts ...int) {
 	c.t.Helper()
@@ -313,6 +339,9 @@ func (h *host) settle() {
 	if err := h.node.Check(); err != nil {
 		h.c.t.Fatal(err)
 	}
+	if e.SetFounded != 0 {
+		h.checkFounded()
+	}
 	if h.stopBefore != nil && h.stopBefore(&e) {
 		h.stopBefore = nil
 		h.c.crash(h.index)
@@ -355,17 +384,27 @@ func (h *host) send(s replog.Send) {
 	c.flying = append(c.flying, flight{due: c.now + time.Duration(c.rng.IntN(10))*time.Millisecond, from: h.index, to: to.index, bytes: b})
 }
 
+// checkFounded checks that the disk, as it is, tells of the cell that the identity
+// file is to name: a crash right behind the file must not leave it alone.
+func (h *host) checkFounded() {
+	o, err := replog.Open(replog.StorageOptions{FS: h.fs.CrashLost(), Cell: "demo", Replica: h.name, SegmentBytes: 1,
+		Decode: decodeChain, NewIncarnation: func() uint64 { return 1 }})
+	h.must(err)
+	if e := o.Paxos.Entries; o.Paxos.Applied == 0 && (len(e) == 0 || e[0].Slot != 1 || e[0].Value.Kind != paxos.Config) {
+		h.c.t.Fatalf("the identity file of %s would name a cell that its log on disk does not know", h.name)
+	}
+}
+
 // flush performs what the disk is owed, as the shell does.
 func (h *host) flush() {
+	if h.held {
+		return
+	}
 	works := h.disk
 	h.disk = nil
 	for i := range works {
 		e := &works[i]
 		if e.SetFounded != 0 {
-			// A crash right behind this must leave a log that tells of the cell.
-			if _, ok := h.voted[1]; !ok && h.base == 0 {
-				h.c.t.Fatalf("the identity file of %s would name a cell that its log does not know", h.name)
-			}
 			h.must(h.storage.SetFounded(e.SetFounded))
 		}
 		if s := e.InstallSnapshot; s != nil {

@@ -455,3 +455,21 @@ func TestConfigurationWithAnotherDiskIsNotAccepted(t *testing.T) {
 		}
 	}
 }
+
+// The identity file names the cell only once slot 1 is durable in this replica's
+// own log, however long others have known that it is chosen.
+func TestIdentityWaitsForSlotOne(t *testing.T) {
+	c := newCell(t, 1, 3, nil)
+	h := c.hosts[2]
+	h.held = true
+	c.mustStart(0, 1, 2)
+	c.until("known to be founded", func() bool { return h.node.Status().Founded })
+	c.pass(time.Second) // settle checks each SetFounded against the disk
+	h.held = false
+	c.until("named by the identity file", func() bool {
+		o, err := replog.Open(replog.StorageOptions{FS: h.fs.CrashLost(), Cell: "demo", Replica: h.name, SegmentBytes: 1,
+			Decode: decodeChain, NewIncarnation: func() uint64 { return 1 }})
+		c.hosts[2].must(err)
+		return o.Identity.CellIdentity != 0
+	})
+}

@@ -139,7 +139,7 @@ func openDirect(path string) (*directFile, error) {
 }
 
 func openPastCache(path string) (*os.File, error) {
-	file, err := os.OpenFile(path, os.O_RDWR|unix.O_DIRECT, 0)
+	file, err := callOpen(path, os.O_RDWR|unix.O_DIRECT, 0)
 	switch {
 	case errors.Is(err, unix.EINVAL), errors.Is(err, unix.EOPNOTSUPP):
 		return nil, unavailable("opening for direct writes", err)
@@ -326,13 +326,38 @@ func (d *directFile) finish() error {
 	return nil
 }
 
+// callSubmit and callGetEvents are among the calls of osfs_calls.go.
+var (
+	callSubmit = func(ring uintptr, list *[1]*iocb) (n uintptr, errno syscall.Errno) {
+		n, _, errno = unix.RawSyscall(unix.SYS_IO_SUBMIT, ring, 1, uintptr(unsafe.Pointer(list)))
+		return n, errno
+	}
+	callGetEvents = func(ring, least uintptr, event *ioEvent, within *unix.Timespec) (n uintptr, errno syscall.Errno) {
+		call := unix.Syscall6
+		if within != nil {
+			call = unix.RawSyscall6 // it does not wait, so the scheduler need not know
+		}
+		n, _, errno = call(unix.SYS_IO_GETEVENTS, ring, least, 1,
+			uintptr(unsafe.Pointer(event)), uintptr(unsafe.Pointer(within)), 0)
+		return n, errno
+	}
+)
+
+// durableFlags returns the flags of a write that ends once it is durable.
+func durableFlags() int32 {
+	if invariant.Planted(invariant.DirectWritesNotDurable) {
+		return 0
+	}
+	return unix.RWF_DSYNC
+}
+
 // submit hands the write of p at off to the kernel.
 func (d *directFile) submit() error {
 	first := unsafe.SliceData(d.p)
 	d.pin.Pin(first)
 	d.block = iocb{
 		data:    d.block.data + 1,
-		rwFlags: unix.RWF_DSYNC,
+		rwFlags: durableFlags(),
 		opcode:  iocbCmdPwrite,
 		fildes:  uint32(d.file.Fd()),
 		buf:     uint64(uintptr(unsafe.Pointer(first))),
@@ -351,7 +376,7 @@ func (d *directFile) submit() error {
 		// waits for it then, and with it the process; at once, if the process has one
 		// processor only. But each call that the scheduler hears of wakes the runtime's
 		// monitor: at every flush that costs more.
-		n, _, errno := unix.RawSyscall(unix.SYS_IO_SUBMIT, d.ring, 1, uintptr(unsafe.Pointer(&d.list[0])))
+		n, errno := callSubmit(d.ring, &d.list)
 		switch {
 		case errno == unix.EINTR:
 			continue
@@ -422,12 +447,7 @@ func (d *directFile) turn(uintptr) bool { return d.reap(0, &d.noTime) }
 // kernel says EINTR instead of nothing if a signal is pending.
 func (d *directFile) reap(least uintptr, within *unix.Timespec) bool {
 	for {
-		call := unix.Syscall6
-		if within != nil {
-			call = unix.RawSyscall6 // it does not wait, so the scheduler need not know
-		}
-		n, _, errno := call(unix.SYS_IO_GETEVENTS, d.ring, least, 1,
-			uintptr(unsafe.Pointer(&d.event)), uintptr(unsafe.Pointer(within)), 0)
+		n, errno := callGetEvents(d.ring, least, &d.event, within)
 		switch {
 		case errno == unix.EINTR:
 			continue

@@ -56,3 +56,44 @@ func mustOpen(t *testing.T, fsys *faultfs.FS) *replog.Opened {
 	}
 	return opened
 }
+
+// TestLargeFlushFailedThenPowerCut: the same with flushes of many blocks, behind
+// one that ends in their first block or not. Each block of the last flush is
+// written again, not only the last, or the first 256 KiB.
+func TestLargeFlushFailedThenPowerCut(t *testing.T) {
+	broken := errors.New("input/output error")
+	for _, before := range []int{0, 30, 3900} {
+		for _, n := range []int{1, 6, 40, 300, 2000} {
+			fsys := faultfs.New()
+			opened := mustOpenLarge(t, fsys)
+			last := paxos.Slot(0)
+			if before > 0 {
+				last++
+				write(t, opened.Storage, last, last, before)
+			}
+			for range n {
+				last++
+				must(t, opened.Storage.Append([]*paxos.Record{record(last, 300)}))
+			}
+			fsys.Fail(faultfs.Sync, 1, broken)
+			if err := opened.Storage.Sync(); !errors.Is(err, broken) {
+				t.Fatalf("%d records behind %d bytes: the failed fsync gave %v", n, before, err)
+			}
+			fsys = fsys.Kill()
+			opened = mustOpenLarge(t, fsys)
+			wantSlots(t, opened, last)
+			opened = mustOpenLarge(t, fsys.CrashLost())
+			wantSlots(t, opened, last)
+		}
+	}
+}
+
+// mustOpenLarge opens with segments that all flushes of a test fit in.
+func mustOpenLarge(t *testing.T, fsys *faultfs.FS) *replog.Opened {
+	t.Helper()
+	o := options(fsys)
+	o.SegmentBytes = 1 << 20
+	opened, err := replog.Open(o)
+	must(t, err)
+	return opened
+}

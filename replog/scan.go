@@ -15,7 +15,7 @@ import (
 // no record gave.
 type scanned struct {
 	header *pb.SegmentHeader
-	size   int64 // of the file
+	size   int64 // of the blocks of records and marks: the file but its last block
 	seed   uint32
 	start  int64  // behind the header, or of the first record
 	end    int64  // behind the last good record
@@ -35,10 +35,11 @@ type location struct {
 	size    uint32
 }
 
-// scanSegment reads a segment. It gives every good record to visit, in order.
+// scanSegment reads a segment. It gives its header to begin, and then every good
+// record to visit, in order.
 // What it finds at the end is for judge (the last segment) or checkClosed. An
 // error is a *DamagedError, a *ForeignError, or one of reading.
-func scanSegment(f File, number uint64, id *pb.Identity, visit func(*paxos.Record, location) error) (*scanned, error) {
+func scanSegment(f File, number uint64, id *pb.Identity, begin func(*pb.SegmentHeader) error, visit func(*paxos.Record, location) error) (*scanned, error) {
 	name := segmentName(number)
 	damaged := func(off int64, format string, args ...any) error {
 		return &DamagedError{File: name, Offset: off, What: fmt.Sprintf(format, args...)}
@@ -60,9 +61,13 @@ func scanSegment(f File, number uint64, id *pb.Identity, visit func(*paxos.Recor
 	if err := checkHeader(h, size, id, damaged); err != nil {
 		return nil, err
 	}
+	if err := begin(h); err != nil {
+		return nil, err
+	}
+	w.size = size - blockBytes
 	s := &scanned{
 		header: h,
-		size:   size,
+		size:   w.size,
 		seed:   frameSeed(id.Incarnation, number),
 		start:  int64(headerSize),
 		flush:  h.Flush,
@@ -150,6 +155,10 @@ func checkHeader(h *pb.SegmentHeader, size int64, id *pb.Identity, damaged func(
 			FoundCell: h.Cell, FoundReplica: h.Replica, FoundIncarnation: h.Incarnation,
 			AskedCell: id.Cell, AskedReplica: id.Replica, Wanted: id.Incarnation,
 		}
+	case h.Installed > h.Chosen:
+		return damaged(0, "the header says that a snapshot of slot %d was installed and only slot %d was chosen", h.Installed, h.Chosen)
+	case h.Size%blockBytes != 0 || h.Size < 3*blockBytes:
+		return damaged(0, "the header says that the file has %d bytes, which is not possible", h.Size)
 	case size < h.Size:
 		return damaged(size, "the file ends here, but %d bytes were allocated for it", h.Size)
 	case size > h.Size:
@@ -307,7 +316,7 @@ func (s *scanned) judge(t tail) (cut bool, err error) {
 		return false, damaged(at, true, "%s, but the mark of flush %d says that it reaches to byte %d", s.stop, m.flush, m.end)
 	case m.end >= s.ends[0] && !slices.Contains(s.ends, m.end) && !invariant.Planted(invariant.DoubtfulIsTorn):
 		return false, damaged(m.at, false, "the mark of flush %d names byte %d, where no record ends", m.flush, m.end)
-	case s.flush > m.flush+1:
+	case s.flush > m.flush+1 && !(invariant.Planted(invariant.LostMarkTolerated) && s.flush == m.flush+2):
 		return false, damaged(roundUp(s.end, blockBytes), false, "the marks that belong here, behind flush %d, are unreadable: the newest that is good is of flush %d",
 			s.flush, m.flush)
 	case !t.dirty:
@@ -316,6 +325,24 @@ func (s *scanned) judge(t tail) (cut bool, err error) {
 		return false, damaged(at, false, "%s, and good records of a later flush follow at byte %d", s.stop, t.laterAt)
 	}
 	return true, nil
+}
+
+// successor reads the last block of the segment's file: the number of the next
+// segment if it says that one stands, 0 if it does not. Bad: it is neither
+// that nor empty.
+func (s *scanned) successor(f File) (next uint64, bad bool, err error) {
+	w := &window{f: f, size: s.size + blockBytes, ahead: blockBytes}
+	block, err := w.at(s.size, blockBytes)
+	if err != nil {
+		return 0, false, err
+	}
+	if bytes.Equal(block, zeroBlock[:len(block)]) {
+		return 0, false, nil
+	}
+	if !isSuccessorBlock(block, s.seed, s.size, s.header.Segment) {
+		return 0, true, nil
+	}
+	return s.header.Segment + 1, false, nil
 }
 
 // checkClosed compares the end of a segment with what the header of the next

@@ -511,3 +511,31 @@ func TestFlushesOfAllSizes(t *testing.T) {
 		must(t, o.Storage.Close())
 	}
 }
+
+// A flush whose mark a device has lost is believed if the one before it is the
+// newest that the marks know: it may have been under way. Two are not: the
+// second began only once the mark of the first was durable.
+func TestOneLostMarkIsBelievedAndNoMore(t *testing.T) {
+	for lost := 1; lost <= 5; lost++ {
+		fsys := faultfs.New()
+		o := open(t, fsys)
+		write(t, o.Storage, 1, 3, 40)
+		marks := (recordsEnd(t, fsys, firstSegment) + 4095) &^ 4095
+		content, err := fsys.ReadFile(firstSegment)
+		must(t, err)
+		old := bytes.Clone(content[marks : marks+4096])
+		last := paxos.Slot(3 + lost)
+		write(t, o.Storage, 4, last, 40) // in the same block, with its marks behind it
+		must(t, fsys.Overwrite(firstSegment, marks, old))
+		o, err = replog.Open(options(fsys.CrashLost()))
+		if lost == 1 {
+			must(t, err)
+			wantSlots(t, o, last)
+			continue
+		}
+		var damaged *replog.DamagedError
+		if !errors.As(err, &damaged) || damaged.Doubtful {
+			t.Errorf("the marks of the last %d flushes are lost: %v", lost, err)
+		}
+	}
+}

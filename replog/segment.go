@@ -30,7 +30,10 @@ const (
 	markApart  = blockBytes / markCount
 	markMagic  = 0x6b72616d646b636c // "lckdmark"
 	markBytes  = 40
-	minSegment = 16 << 10
+	minSegment = 20 << 10
+	// The last block of a segment is empty until the next one stands.
+	successorMagic = 0x7478656e646b636c // "lckdnext"
+	successorBytes = 24
 )
 
 // segment is one file of the log.
@@ -46,6 +49,29 @@ type segment struct {
 	min, max paxos.Slot // slots of its entries; max 0: none
 	refs     int        // reads under way
 	dropped  bool       // close when refs is 0
+}
+
+// room is where the blocks of records and marks end: the last block is left to
+// the note that the next segment stands.
+func (s *segment) room() int64 { return s.size - blockBytes }
+
+// successorBlock returns the last block of a segment once the next one stands,
+// durable under its name. So the loss of a segment is noticed although none
+// follows it.
+func successorBlock(s *segment) []byte {
+	block := alignedBytes(blockBytes)
+	binary.LittleEndian.PutUint64(block[0:], successorMagic)
+	binary.LittleEndian.PutUint64(block[16:], s.number+1)
+	binary.LittleEndian.PutUint32(block[8:], frameSum(s.seed, s.room(), block[8:successorBytes]))
+	return block
+}
+
+// isSuccessorBlock reports whether block is the one that successorBlock makes
+// for segment number, whose last block stands at offset at.
+func isSuccessorBlock(block []byte, seed uint32, at int64, number uint64) bool {
+	return len(block) == blockBytes && binary.LittleEndian.Uint64(block) == successorMagic &&
+		binary.LittleEndian.Uint32(block[12:]) == 0 && binary.LittleEndian.Uint64(block[16:]) == number+1 &&
+		binary.LittleEndian.Uint32(block[8:]) == frameSum(seed, at, block[8:successorBytes])
 }
 
 func segmentName(number uint64) string {

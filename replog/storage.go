@@ -160,6 +160,12 @@ func (s *Storage) restore(o *StorageOptions, snaps *snapshotsFound, log *walFoun
 	}
 	s.log = w
 	s.snaps = &snapshots{fs: o.FS, stop: &s.stop, id: s.id, decode: o.Decode, cellIdentity: s.cellIdentity, kept: snaps.good}
+	if installed := w.facts.installed; installed > 0 {
+		// A crash may have kept the installation from removing older ones.
+		if err := s.snaps.installed(installed); err != nil {
+			return nil, err
+		}
+	}
 	if uninstalled {
 		if err := w.install(base, c, w.facts.promised, nil); err != nil {
 			return nil, err
@@ -185,12 +191,19 @@ func (s *Storage) restore(o *StorageOptions, snaps *snapshotsFound, log *walFoun
 // good snapshot and the log: every slot above it that is known to be chosen
 // must have a record.
 func checkWhole(snaps *snapshotsFound, log *walFound) error {
+	base, installed := snaps.base(), log.wal.facts.installed
+	if base < installed {
+		if len(snaps.damaged) > 0 {
+			return snaps.damage[len(snaps.damage)-1]
+		}
+		return &DamagedError{File: snapshotName(installed), What: "this snapshot, which took the log's place up to its slot, is missing"}
+	}
 	// Without any good snapshot the log alone will do only if it goes back to
 	// the beginning; and two bad snapshots are a disk that is not to be trusted.
 	if len(snaps.good) == 0 && (len(snaps.damaged) > 1 || len(snaps.damaged) == 1 && log.wal.segments[0].number != 1) {
 		return snaps.damage[len(snaps.damage)-1]
 	}
-	for slot := snaps.base() + 1; slot <= log.wal.facts.chosen; slot++ {
+	for slot := base + 1; slot <= log.wal.facts.chosen; slot++ {
 		if _, ok := log.entries[slot]; ok {
 			continue
 		}
@@ -200,7 +213,7 @@ func checkWhole(snaps *snapshotsFound, log *walFound) error {
 		return &DamagedError{
 			File: segmentName(log.wal.segments[0].number), Offset: log.wal.segments[0].start,
 			What: fmt.Sprintf("slot %d was chosen, is not in the snapshot (which ends at slot %d) and has no record",
-				slot, snaps.base()),
+				slot, base),
 		}
 	}
 	return nil
@@ -333,12 +346,19 @@ func unusedSegment(fsys FS, name string) (unused bool, err error) {
 	} else if err != nil {
 		return false, fmt.Errorf("reading %s: %w", name, err)
 	}
-	s := &scanned{header: h, size: size, seed: frameSeed(h.Incarnation, 1), end: int64(n)}
+	if size != h.Size || size < 3*blockBytes {
+		return false, nil
+	}
+	s := &scanned{header: h, size: size - blockBytes, seed: frameSeed(h.Incarnation, 1), end: int64(n)}
 	t, err := s.readTail(f)
 	if err != nil {
 		return false, fmt.Errorf("reading %s: %w", name, err)
 	}
-	return !t.dirty, nil
+	next, bad, err := s.successor(f)
+	if err != nil {
+		return false, fmt.Errorf("reading %s: %w", name, err)
+	}
+	return !t.dirty && next == 0 && !bad, nil
 }
 
 // Append implements StorageAPI.

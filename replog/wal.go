@@ -9,6 +9,7 @@ import (
 
 	"google.golang.org/protobuf/proto"
 
+	"github.com/seed70370324/lockd/internal/invariant"
 	"github.com/seed70370324/lockd/paxos"
 	"github.com/seed70370324/lockd/replog/pb"
 )
@@ -76,7 +77,13 @@ type wal struct {
 	mu       sync.Mutex
 	segments []*segment // ascending, the last is active
 	index    *slotIndex
-	first    paxos.Slot // from here on every chosen slot can be read
+	// From first on every chosen slot can be read.
+	//
+	// Invariant: first is above facts.installed. An entry at or below that may have
+	// come from a leader of old while the snapshot was on its way, and another value
+	// may have been chosen in its slot. The headers of the segments carry this over
+	// a restart.
+	first paxos.Slot
 }
 
 // pendingRecord is a record whose frame stands in buf.
@@ -97,6 +104,8 @@ type facts struct {
 	chosen     paxos.Slot
 	config     *paxos.Configuration
 	configSlot paxos.Slot
+	// The slot of the last snapshot that took the log's place, 0: none did.
+	installed paxos.Slot
 	// Accepted configurations that are not known to be chosen, by slot; there
 	// is seldom more than one.
 	open []paxos.Entry
@@ -223,6 +232,9 @@ func (w *wal) note(s *segment, entries []paxos.Entry, at location) {
 // begin makes the next segment and makes it the active one; first is written
 // into it before it gets its name. Room is what must fit behind the header
 // besides.
+//
+// Invariant: before any flush in the new segment is reported, the segment before
+// says, durably, that the new one stands.
 func (w *wal) begin(room int64, first *paxos.Record) error {
 	number := uint64(1)
 	h := w.header()
@@ -234,6 +246,11 @@ func (w *wal) begin(room int64, first *paxos.Record) error {
 	s, entries, err := w.create(h, room, first)
 	if err != nil {
 		return w.stop.fail("making "+segmentName(number), err)
+	}
+	if before := w.active; before != nil && !invariant.Planted(invariant.SuccessorNotNoted) {
+		if err := before.file.WriteSync(successorBlock(before), before.room()); err != nil {
+			return w.stop.fail("noting in "+segmentName(before.number)+" that "+segmentName(number)+" follows", err)
+		}
 	}
 	w.active = s
 	w.mu.Lock()
@@ -252,6 +269,7 @@ func (w *wal) header() *pb.SegmentHeader {
 		Chosen:      uint64(w.facts.chosen),
 		Config:      EncodeConfiguration(w.facts.config),
 		ConfigSlot:  uint64(w.facts.configSlot),
+		Installed:   uint64(w.facts.installed),
 		Cell:        w.id.Cell,
 		Replica:     w.id.Replica,
 		Incarnation: w.id.Incarnation,
@@ -274,7 +292,7 @@ func (w *wal) create(h *pb.SegmentHeader, room int64, first *paxos.Record) (*seg
 		return nil, nil, err
 	}
 	used := roundUp(int64(len(header)+len(body)), blockBytes) + blockBytes
-	h.Size = max(w.segmentBytes, used+roundUp(room, blockBytes)+blockBytes)
+	h.Size = max(w.segmentBytes, used+roundUp(room, blockBytes)+2*blockBytes)
 	if header, err = encodeHeader(h); err != nil {
 		return nil, nil, err
 	}

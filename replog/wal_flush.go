@@ -123,7 +123,7 @@ func (w *wal) takeOff() error {
 	base := off &^ (blockBytes - 1)
 	end := off + int64(len(w.buf))
 	at := roundUp(end, blockBytes)
-	if off == 0 || at+blockBytes > s.size {
+	if off == 0 || at+blockBytes > s.room() {
 		invariant.Assert(false, "segment %d: %d bytes at %d do not fit", s.number, len(w.buf), off)
 	}
 	image := w.imageOf(int(at + blockBytes - base))
@@ -178,7 +178,7 @@ func (w *wal) place(n int64) (off int64) {
 	if w.tail.open && s.end+n <= roundUp(s.end, blockBytes) {
 		return s.end
 	}
-	if off = w.tail.newest.at + blockBytes; off+roundUp(n, blockBytes)+blockBytes <= s.size {
+	if off = w.tail.newest.at + blockBytes; off+roundUp(n, blockBytes)+blockBytes <= s.room() {
 		return off
 	}
 	return 0

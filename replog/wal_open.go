@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/seed70370324/lockd/internal/invariant"
 	"github.com/seed70370324/lockd/paxos"
 	"github.com/seed70370324/lockd/replog/pb"
 )
@@ -25,6 +26,7 @@ type walFound struct {
 	leftovers []string                   // temporary files of a crash
 	torn      tail
 	cut       bool // the torn tail is to be cut
+	badLast   bool // the last block of the last segment holds bytes that nobody wrote there
 	last      *scanned
 }
 
@@ -72,8 +74,7 @@ func (f *walFound) readSegments(numbers []uint64, base paxos.Slot) error {
 		}
 		s := &segment{number: n, file: file}
 		w.segments = append(w.segments, s)
-		logged := w.facts.chosen
-		sc, err := scanSegment(file, n, w.id, func(r *paxos.Record, at location) error {
+		sc, err := scanSegment(file, n, w.id, f.takeHeader, func(r *paxos.Record, at location) error {
 			f.take(s, r, at, base)
 			return nil
 		})
@@ -84,24 +85,23 @@ func (f *walFound) readSegments(numbers []uint64, base paxos.Slot) error {
 			if err := f.last.checkClosed(sc.header); err != nil {
 				return err
 			}
-			if at := paxos.Slot(sc.header.Chosen); at > logged {
-				f.replaced(at)
-			}
 		}
 		f.last = sc
-		s.size, s.seed, s.start, s.end = sc.size, sc.seed, sc.start, sc.end
-		if err := f.takeHeader(sc.header); err != nil {
-			return err
-		}
+		s.size, s.seed, s.start, s.end = sc.size+blockBytes, sc.seed, sc.start, sc.end
 	}
+	f.replaced()
 	return f.readEnd()
 }
 
-// replaced forgets the slots up to at: the segment that was read last says that
-// they are chosen, and no record before it does. It was begun by the
-// installation of a snapshot, which a crash kept from removing the segments
-// before it; what they hold there need not be what was chosen.
-func (f *walFound) replaced(at paxos.Slot) {
+// replaced forgets what stands at or below the snapshot that took the log's place
+// last: in segments that a crash kept from being removed, and in records that
+// came behind the installation from a leader of old. It need not be what was
+// chosen there.
+func (f *walFound) replaced() {
+	at := f.wal.facts.installed
+	if invariant.Planted(invariant.BelievesBelowInstalled) {
+		return
+	}
 	f.wal.index.dropBelow(at + 1)
 	maps.DeleteFunc(f.entries, func(slot paxos.Slot, _ paxos.Entry) bool { return slot <= at })
 }
@@ -116,8 +116,7 @@ func (f *walFound) take(s *segment, r *paxos.Record, at location, base paxos.Slo
 	}
 }
 
-// takeHeader takes what a header knows. It comes after the segment's records,
-// which is no matter: everything in it only grows.
+// takeHeader takes what a header knows, before the segment's records.
 func (f *walFound) takeHeader(h *pb.SegmentHeader) error {
 	facts := &f.wal.facts
 	if b := DecodeBallot(h.Promised); facts.promised.Less(b) {
@@ -127,6 +126,7 @@ func (f *walFound) takeHeader(h *pb.SegmentHeader) error {
 	if err != nil {
 		return &DamagedError{File: segmentName(h.Segment), Offset: 0, What: err.Error()}
 	}
+	facts.installed = max(facts.installed, paxos.Slot(h.Installed))
 	if c != nil && (facts.config == nil || paxos.Slot(h.ConfigSlot) > facts.configSlot) {
 		facts.config, facts.configSlot = c, paxos.Slot(h.ConfigSlot)
 	}
@@ -138,7 +138,15 @@ func (f *walFound) takeHeader(h *pb.SegmentHeader) error {
 func (f *walFound) readEnd() error {
 	w := f.wal
 	active := w.segments[len(w.segments)-1]
-	var err error
+	next, bad, err := f.last.successor(active.file)
+	if err != nil {
+		return fmt.Errorf("reading %s: %w", segmentName(active.number), err)
+	}
+	if next != 0 {
+		return &DamagedError{File: segmentName(next), What: fmt.Sprintf(
+			"this segment of the log, the last, is missing: %s says that it was there, and perhaps more behind it", segmentName(active.number))}
+	}
+	f.badLast = bad
 	if f.torn, err = f.last.readTail(active.file); err != nil {
 		return fmt.Errorf("reading %s: %w", segmentName(active.number), err)
 	}
@@ -147,7 +155,7 @@ func (f *walFound) readEnd() error {
 	}
 	w.active = active
 	w.flush = max(f.last.flush, f.last.best.flush, f.torn.laterFlush) + 1
-	w.first = w.index.lowest(w.facts.chosen)
+	w.first = w.index.lowest(w.facts.chosen) // above what replaced has dropped
 	return nil
 }
 
@@ -172,7 +180,36 @@ func (f *walFound) repair() (notes []string, err error) {
 		}
 		notes = append(notes, note)
 	}
+	if f.badLast {
+		s := w.active
+		if err := s.file.WriteSync(alignedBytes(blockBytes), s.room()); err != nil {
+			return nil, w.stop.fail("clearing the last block of "+segmentName(s.number), err)
+		}
+		notes = append(notes, fmt.Sprintf("cleared bad bytes in the last block of %s, which was not in use: the disk may be failing", segmentName(s.number)))
+	}
+	if err := f.noteSuccessor(); err != nil {
+		return nil, err
+	}
 	return notes, f.writeAgain()
+}
+
+// noteSuccessor has the last segment but one say that the last one stands: a
+// crash may have come between the two, or the kernel may show what it never
+// wrote.
+func (f *walFound) noteSuccessor() error {
+	w := f.wal
+	if len(w.segments) < 2 {
+		return nil
+	}
+	s := w.segments[len(w.segments)-2]
+	_, err := s.file.WriteAt(successorBlock(s), s.room())
+	if err == nil {
+		err = s.file.Sync()
+	}
+	if err != nil {
+		return w.stop.fail("noting in "+segmentName(s.number)+" that a segment follows", err)
+	}
+	return nil
 }
 
 // writeAgain writes the last flush once more, byte for byte, and a mark behind it
@@ -187,6 +224,9 @@ func (f *walFound) writeAgain() error {
 	}
 	win := &window{f: s.file, size: s.end}
 	from := min(best.start, s.end)
+	if invariant.Planted(invariant.LastFlushNotWrittenAgain) {
+		from = s.end
+	}
 	if from > s.start {
 		from &^= blockBytes - 1 // the flush wrote the whole of its first block
 	}

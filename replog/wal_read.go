@@ -192,7 +192,9 @@ func (w *wal) removeSegments(gone []*segment) error {
 }
 
 // install begins a segment behind a snapshot of slot base and then forgets
-// everything below it.
+// everything below it. What that means for records at or below base, those that
+// are there and those that come behind, stands in the headers of the new segment
+// and of all that follow it.
 //
 // Invariant: no accepted entry above the snapshot is forgotten. The new segment
 // holds the last record of each such slot, and is durable under its name
@@ -221,6 +223,7 @@ func (w *wal) install(base paxos.Slot, config *paxos.Configuration, promised pax
 	if config != nil && f.configSlot <= base {
 		f.config, f.configSlot = config, base
 	}
+	f.installed = base
 	f.settle(base)
 	record := &paxos.Record{Promised: f.promised, Chosen: f.chosen, Entries: kept}
 	for i := range kept {

@@ -55,6 +55,18 @@ const (
 	PartsOutOfPlace    Bug = "parts-out-of-place"   // a part is taken that does not belong where it stands
 )
 
+// Those of the disk, which tests of package replog find.
+const (
+	LostMarkTolerated        Bug = "lost-mark-tolerated"          // one flush more than the marks know is believed
+	LastFlushNotWrittenAgain Bug = "last-flush-not-written-again" // a start trusts that what it reads of the last flush is on disk
+	DirectWritesNotDurable   Bug = "direct-writes-not-durable"    // a direct write is reported before it is durable
+	DirectoriesNotSynced     Bug = "directories-not-synced"       // a directory is not synced
+	NoFdatasync              Bug = "no-fdatasync"                 // a file is not synced
+	IdentityBeforeSlotOne    Bug = "identity-before-slot-one"     // the identity file names a cell before the log does
+	BelievesBelowInstalled   Bug = "believes-below-installed"     // entries below an installed snapshot pass for chosen after a restart
+	SuccessorNotNoted        Bug = "successor-not-noted"          // a segment does not say that another one follows
+)
+
 // Bugs are all that can be planted.
 var Bugs = []Bug{
 	PromiseBeforeFlush, OldBallotIsChosen, VotesOfAnyBallot, ServesBeforeClosed, DoubtfulIsTorn, RepeatAppliedTwice,
@@ -64,4 +76,6 @@ var Bugs = []Bug{
 	ValueOfAnyBallot, CatchUpGivesAccepted, MinorityKeepsLead, HungDiskKeepsLead, LearnersPromise,
 	LeaderLearns,
 	PartsWithoutWindow, PartsOutOfPlace,
+	LostMarkTolerated, LastFlushNotWrittenAgain, DirectWritesNotDurable, DirectoriesNotSynced, NoFdatasync,
+	IdentityBeforeSlotOne, BelievesBelowInstalled, SuccessorNotNoted,
 }

@@ -1073,19 +1073,23 @@ func (x *LogRecord) GetEntries() []*Entry {
 
 // SegmentHeader makes a segment readable alone.
 type SegmentHeader struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Format        uint32                 `protobuf:"varint,1,opt,name=format,proto3" json:"format,omitempty"`
-	Segment       uint64                 `protobuf:"varint,2,opt,name=segment,proto3" json:"segment,omitempty"`
-	Promised      *Ballot                `protobuf:"bytes,3,opt,name=promised,proto3" json:"promised,omitempty"`
-	Chosen        uint64                 `protobuf:"varint,4,opt,name=chosen,proto3" json:"chosen,omitempty"`
-	Config        *Config                `protobuf:"bytes,5,opt,name=config,proto3" json:"config,omitempty"`
-	Cell          string                 `protobuf:"bytes,6,opt,name=cell,proto3" json:"cell,omitempty"`
-	Replica       string                 `protobuf:"bytes,7,opt,name=replica,proto3" json:"replica,omitempty"`
-	Incarnation   uint64                 `protobuf:"varint,8,opt,name=incarnation,proto3" json:"incarnation,omitempty"`
-	Size          int64                  `protobuf:"varint,9,opt,name=size,proto3" json:"size,omitempty"`                                   // of the whole file, as preallocated
-	Flush         uint64                 `protobuf:"varint,10,opt,name=flush,proto3" json:"flush,omitempty"`                                // number of the last flush before this segment
-	PreviousEnd   int64                  `protobuf:"varint,11,opt,name=previous_end,json=previousEnd,proto3" json:"previous_end,omitempty"` // where the records of the segment before end, 0 if there is none
-	ConfigSlot    uint64                 `protobuf:"varint,12,opt,name=config_slot,json=configSlot,proto3" json:"config_slot,omitempty"`    // slot that config was chosen in
+	state       protoimpl.MessageState `protogen:"open.v1"`
+	Format      uint32                 `protobuf:"varint,1,opt,name=format,proto3" json:"format,omitempty"`
+	Segment     uint64                 `protobuf:"varint,2,opt,name=segment,proto3" json:"segment,omitempty"`
+	Promised    *Ballot                `protobuf:"bytes,3,opt,name=promised,proto3" json:"promised,omitempty"`
+	Chosen      uint64                 `protobuf:"varint,4,opt,name=chosen,proto3" json:"chosen,omitempty"`
+	Config      *Config                `protobuf:"bytes,5,opt,name=config,proto3" json:"config,omitempty"`
+	Cell        string                 `protobuf:"bytes,6,opt,name=cell,proto3" json:"cell,omitempty"`
+	Replica     string                 `protobuf:"bytes,7,opt,name=replica,proto3" json:"replica,omitempty"`
+	Incarnation uint64                 `protobuf:"varint,8,opt,name=incarnation,proto3" json:"incarnation,omitempty"`
+	Size        int64                  `protobuf:"varint,9,opt,name=size,proto3" json:"size,omitempty"`                                   // of the whole file, as preallocated
+	Flush       uint64                 `protobuf:"varint,10,opt,name=flush,proto3" json:"flush,omitempty"`                                // number of the last flush before this segment
+	PreviousEnd int64                  `protobuf:"varint,11,opt,name=previous_end,json=previousEnd,proto3" json:"previous_end,omitempty"` // where the records of the segment before end, 0 if there is none
+	ConfigSlot  uint64                 `protobuf:"varint,12,opt,name=config_slot,json=configSlot,proto3" json:"config_slot,omitempty"`    // slot that config was chosen in
+	// Slot of the last received snapshot that took the log's place, 0 if none did:
+	// what any record of the log, before this header or behind it, holds in slots
+	// up to there need not be what was chosen in them.
+	Installed     uint64 `protobuf:"varint,13,opt,name=installed,proto3" json:"installed,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1200,6 +1204,13 @@ func (x *SegmentHeader) GetPreviousEnd() int64 {
 func (x *SegmentHeader) GetConfigSlot() uint64 {
 	if x != nil {
 		return x.ConfigSlot
+	}
+	return 0
+}
+
+func (x *SegmentHeader) GetInstalled() uint64 {
+	if x != nil {
+		return x.Installed
 	}
 	return 0
 }
@@ -1657,7 +1668,7 @@ const file_replog_pb_replog_proto_rawDesc = "" +
 	"\tLogRecord\x120\n" +
 	"\bpromised\x18\x01 \x01(\v2\x14.lockd.replog.BallotR\bpromised\x12\x16\n" +
 	"\x06chosen\x18\x02 \x01(\x04R\x06chosen\x12-\n" +
-	"\aentries\x18\x03 \x03(\v2\x13.lockd.replog.EntryR\aentries\"\xf7\x02\n" +
+	"\aentries\x18\x03 \x03(\v2\x13.lockd.replog.EntryR\aentries\"\x95\x03\n" +
 	"\rSegmentHeader\x12\x16\n" +
 	"\x06format\x18\x01 \x01(\rR\x06format\x12\x18\n" +
 	"\asegment\x18\x02 \x01(\x04R\asegment\x120\n" +
@@ -1672,7 +1683,8 @@ const file_replog_pb_replog_proto_rawDesc = "" +
 	" \x01(\x04R\x05flush\x12!\n" +
 	"\fprevious_end\x18\v \x01(\x03R\vpreviousEnd\x12\x1f\n" +
 	"\vconfig_slot\x18\f \x01(\x04R\n" +
-	"configSlot\"[\n" +
+	"configSlot\x12\x1c\n" +
+	"\tinstalled\x18\r \x01(\x04R\tinstalled\"[\n" +
 	"\x0fSnapshotTrailer\x12\x16\n" +
 	"\x06chunks\x18\x01 \x01(\x04R\x06chunks\x12\x1e\n" +
 	"\n" +

@@ -957,6 +957,11 @@ func (m *SegmentHeader) MarshalToSizedBufferVT(dAtA []byte) (int, error) {
 		i -= len(m.unknownFields)
 		copy(dAtA[i:], m.unknownFields)
 	}
+	if m.Installed != 0 {
+		i = protohelpers.EncodeVarint(dAtA, i, uint64(m.Installed))
+		i--
+		dAtA[i] = 0x68
+	}
 	if m.ConfigSlot != 0 {
 		i = protohelpers.EncodeVarint(dAtA, i, uint64(m.ConfigSlot))
 		i--
@@ -1784,6 +1789,9 @@ func (m *SegmentHeader) SizeVT() (n int) {
 	}
 	if m.ConfigSlot != 0 {
 		n += 1 + protohelpers.SizeOfVarint(uint64(m.ConfigSlot))
+	}
+	if m.Installed != 0 {
+		n += 1 + protohelpers.SizeOfVarint(uint64(m.Installed))
 	}
 	n += len(m.unknownFields)
 	return n
@@ -4525,6 +4533,25 @@ func (m *SegmentHeader) UnmarshalVT(dAtA []byte) error {
 				b := dAtA[iNdEx]
 				iNdEx++
 				m.ConfigSlot |= uint64(b&0x7F) << shift
+				if b < 0x80 {
+					break
+				}
+			}
+		case 13:
+			if wireType != 0 {
+				return fmt.Errorf("proto: wrong wireType = %d for field Installed", wireType)
+			}
+			m.Installed = 0
+			for shift := uint(0); ; shift += 7 {
+				if shift >= 64 {
+					return protohelpers.ErrIntOverflow
+				}
+				if iNdEx >= l {
+					return io.ErrUnexpectedEOF
+				}
+				b := dAtA[iNdEx]
+				iNdEx++
+				m.Installed |= uint64(b&0x7F) << shift
 				if b < 0x80 {
 					break
 				}

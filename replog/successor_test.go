@@ -1,0 +1,113 @@
+package replog_test
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/seed70370324/lockd/paxos"
+	"github.com/seed70370324/lockd/replog"
+	"github.com/seed70370324/lockd/replog/faultfs"
+)
+
+// A segment of the log that is gone is noticed although none follows it, as soon
+// as anything in it was acknowledged, and also if several are gone.
+func TestLastSegmentGone(t *testing.T) {
+	fsys := faultfs.New()
+	o := open(t, fsys)
+	lost := 0
+	for slot := paxos.Slot(1); slot <= 40; slot++ {
+		must(t, o.Storage.Append([]*paxos.Record{record(slot, 1500)}))
+		must(t, o.Storage.Sync())
+		names, err := fsys.List("log")
+		must(t, err)
+		for gone := 1; gone < len(names) && gone < 4; gone++ {
+			after := fsys.CrashLost()
+			for _, n := range names[len(names)-gone:] {
+				must(t, after.Remove("log/"+n))
+			}
+			before := contents(t, after)
+			_, err = replog.Open(options(after))
+			var damaged *replog.DamagedError
+			missing := "log/" + names[len(names)-gone]
+			if !errors.As(err, &damaged) || damaged.Doubtful || damaged.File != missing || !strings.Contains(err.Error(), "missing") {
+				t.Fatalf("slot %d, without the last %d of %d segments: %v", slot, gone, len(names), err)
+			}
+			if now := contents(t, after); now != before {
+				t.Fatal("the start that was refused changed files")
+			}
+			lost++
+		}
+	}
+	if lost < 40 {
+		t.Errorf("only %d times was a segment gone", lost)
+	}
+}
+
+// The same after a power cut at any operation, and a start that it left to do
+// the rest.
+func TestLastSegmentGoneAfterAPowerCut(t *testing.T) {
+	story := func(fsys *faultfs.FS) error {
+		o, err := replog.Open(options(fsys))
+		for slot := paxos.Slot(1); slot <= 9 && err == nil; slot++ {
+			if err = o.Storage.Append([]*paxos.Record{record(slot, 2500)}); err == nil {
+				err = o.Storage.Sync()
+			}
+		}
+		return err
+	}
+	whole := faultfs.New()
+	must(t, story(whole))
+	noticed := 0
+	for k := range whole.Ops() {
+		fsys := faultfs.New()
+		fsys.StopAfter(k)
+		if err := story(fsys); !errors.Is(err, faultfs.ErrStopped) {
+			t.Fatalf("operation %d: %v", k, err)
+		}
+		for how, after := range map[string]*faultfs.FS{"power cut": fsys.CrashLost(), "end of the process": fsys.Kill()} {
+			o, err := replog.Open(options(after))
+			if err != nil {
+				t.Fatalf("operation %d, %s: %v", k, how, err)
+			}
+			must(t, o.Storage.Append([]*paxos.Record{record(o.Paxos.Chosen+1, 10)}))
+			must(t, o.Storage.Sync())
+			after = after.CrashLost()
+			names, err := after.List("log")
+			must(t, err)
+			if len(names) < 2 {
+				continue
+			}
+			must(t, after.Remove("log/"+names[len(names)-1]))
+			if _, err = replog.Open(options(after)); err == nil {
+				t.Fatalf("operation %d, %s: the last of %d segments is gone, and nothing notices", k, how, len(names))
+			}
+			noticed++
+		}
+	}
+	if noticed == 0 {
+		t.Error("there was never a segment to lose")
+	}
+}
+
+// Bytes that went bad in the last block of a segment that is being written lost
+// nothing: they are cleared, and the operator is told.
+func TestBadBytesInTheUnusedLastBlock(t *testing.T) {
+	for _, at := range []int64{0, 8, 12, 20, 3000} {
+		fsys := faultfs.New()
+		o := open(t, fsys)
+		write(t, o.Storage, 1, 3, 100)
+		must(t, o.Storage.Close())
+		must(t, fsys.Overwrite(firstSegment, 16<<10+at, []byte{0x6c, 0x63, 0x6b}))
+		o = open(t, fsys)
+		wantSlots(t, o, 3)
+		if notes := fmt.Sprint(o.Notes); !strings.Contains(notes, "last block of "+firstSegment) {
+			t.Errorf("byte %d: notes %s", at, notes)
+		}
+		must(t, o.Storage.Close())
+		if o = open(t, fsys); len(o.Notes) > 0 {
+			t.Errorf("byte %d: told again: %q", at, o.Notes)
+		}
+	}
+}
