@@ -60,19 +60,6 @@ func (m *Master) Command(now time.Duration, command []byte, r *storepb.Result, c
 	if s != nil {
 		m.settle(s)
 	}
-	m.outcome(&h)
-}
-
-// outcome notes that a command is applied or will never be.
-func (m *Master) outcome(h *header) {
-	switch {
-	case len(m.losses) == 0 || h.epoch != m.role.epoch:
-	case h.op == opExpire:
-		id, _ := field(h.body, expireSession)
-		m.lost(id, 0)
-	case h.number != 0:
-		m.lost(h.session, h.number)
-	}
 }
 
 // changes turns what a command did into events and watches' work.
@@ -150,7 +137,6 @@ func (m *Master) Dropped(now time.Duration, commands [][]byte) {
 		if !m.role.active || h.epoch != m.role.epoch {
 			continue // its asker was sent away
 		}
-		m.outcome(&h)
 		switch h.op {
 		case opOpen:
 			_, nonce := field(h.body, openNonce)

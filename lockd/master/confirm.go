@@ -155,9 +155,6 @@ func (m *Master) answer(w *waiter, since time.Duration) {
 		m.watches.start(m, w.watch)
 	case w.attach != nil:
 		m.attached(w)
-	case w.keep != nil && m.tooLate(since):
-		w.conn.waiting++
-		m.late = append(m.late, lateKeep{*w, since})
 	case w.keep != nil:
 		m.kept(w, since)
 	}

@@ -291,9 +291,6 @@ func (m *Master) expire() {
 		s.expiring = true
 		m.expiring++
 		n++
-		if s.leavesNodes(v) {
-			m.losing(s.id, 0)
-		}
 		m.propose(&storepb.Command{Op: &storepb.Command_ExpireSession{
 			ExpireSession: &storepb.ExpireSession{Session: s.id, LastChange: v.LastChange}}})
 	}

@@ -163,8 +163,6 @@ type Master struct {
 	watches   watches
 	timers    timers
 	acks      []ackDue
-	losses    []loss     // in the order of their proposal
-	late      []lateKeep // in the order of their proofs
 
 	proposals [][]byte
 	proposal  storepb.Command // of a request, until it is encoded: all its fields are set anew
@@ -213,7 +211,7 @@ func (m *Master) forget() {
 	m.rounds.forget()
 	m.watches.forget()
 	m.timers = timers{}
-	m.acks, m.losses, m.late = nil, nil, nil
+	m.acks = nil
 	m.proposals, m.urgent = nil, false
 }
 

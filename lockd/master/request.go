@@ -24,7 +24,7 @@ func allowed(c *storepb.Command) (ok, exempt bool) {
 	case *storepb.Command_Create, *storepb.Command_Put, *storepb.Command_Delete,
 		*storepb.Command_Acquire, *storepb.Command_Multi, *storepb.Command_BreakLock:
 		return true, false
-	case *storepb.Command_CloseSession, *storepb.Command_VoidRequest, *storepb.Command_Release:
+	case *storepb.Command_CloseSession, *storepb.Command_VoidRequest, *storepb.Command_Release, *storepb.Command_Forfeit:
 		return true, true
 	}
 	return false, false
@@ -81,9 +81,6 @@ func (m *Master) request(c *conn, r *wirepb.Request) {
 	// Only the client's fields are taken over; the rest is the master's.
 	acked := max(cmd.GetAckedEvent(), s.acked)
 	s.acked, s.logged = acked, acked
-	if m.mayTake(s, cmd) {
-		m.losing(id, number)
-	}
 	p := &m.proposal
 	p.Session, p.Number = id, number
 	p.LowestUnanswered, p.AckedEvent = cmd.GetLowestUnanswered(), acked

@@ -9,6 +9,15 @@ import (
 // What time causes goes through the log like everything else: the store keeps
 // deadlines in cell time and who waits; the master has the clock and says when
 // a time has come. Its commands carry its epoch and are void under another.
+//
+// The time of a ghost that a lock leaves whose holder lives on begins with a
+// command too (GHOST_START). Its holder may still be given leases by a master that
+// does not know of the loss: of a KeepAlive proven before the loss was applied, or
+// by the master before. So the state starts no ghost by itself; a master that has
+// applied the loss proposes it, a new one first of all. From the apply on, the news
+// of the loss goes ahead of every lease (see grant); so all leases that were given
+// without knowing of it run from an instant before that proposal, and the ghost
+// lasts for the longest lease and then the lock-delay behind it.
 
 const (
 	timersBatch = 256              // timers in one command
@@ -18,8 +27,9 @@ const (
 )
 
 type timers struct {
-	known   bool          // next is what the store says
-	next    int64         // cell time of the next one, 0 none
+	known   bool          // some and next are what the store says
+	some    bool          // there is a next one,
+	next    int64         // at this cell time
 	pending bool          // a Timers command is proposed
 	logged  time.Duration // when the last command with a cell time was proposed
 }
@@ -40,12 +50,13 @@ func (m *Master) proposeTimers() {
 		return
 	}
 	if !t.known {
-		t.known, t.next = true, 0
-		if due := m.st.NextDue(1); len(due) > 0 {
-			t.next = max(due[0].At, 1)
+		due := m.st.NextDue(1)
+		t.known, t.some = true, len(due) > 0
+		if t.some {
+			t.next = due[0].At
 		}
 	}
-	if t.next == 0 {
+	if !t.some {
 		return
 	}
 	now := m.cellTime()

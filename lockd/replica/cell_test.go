@@ -190,6 +190,11 @@ func (c *testCell) choose(v paxos.Value) {
 	c.log = append(c.log, paxos.Entry{Slot: paxos.Slot(len(c.log) + 1), Chosen: true, Value: v})
 }
 
+// chooseCommands appends commands to the log.
+func (c *testCell) chooseCommands(commands [][]byte) {
+	c.choose(paxos.Value{Kind: paxos.Batch, Commands: commands})
+}
+
 // elect makes replica id the leader; cut ones hear nothing of it.
 func (c *testCell) elect(id int, cut ...int) *testReplica {
 	c.round++

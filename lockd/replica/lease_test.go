@@ -170,37 +170,6 @@ func TestRequestsDoNotRenewTheLease(t *testing.T) {
 	}
 }
 
-// A broken lock is granted on when the longest lease of its holder and then the
-// lock-delay are over, counted from the breaking. So while that is under way the
-// holder gets no lease, and then it is told first.
-func TestNoLeaseWhileALockIsBeingBroken(t *testing.T) {
-	for name, chosen := range map[string]bool{"chosen": true, "dropped": false} {
-		t.Run(name, func(t *testing.T) {
-			c := newCell(t, 1)
-			r := c.reps[0]
-			holder, operator := r.dial(), r.dial()
-			s, by := holder.open(1, 4*time.Second), operator.open(2, long)
-			fence := holder.do(s, lock("/l", 0)).GetGrant().GetFence()
-			r.log.hold = true
-			operator.send(request(by, 1, &storepb.Command{Op: &storepb.Command_BreakLock{BreakLock: &storepb.Break{Path: "/l", Fence: fence}}}))
-			c.advance(time.Second)
-			holder.send(keepAlive(1, true, s))
-			holder.none()
-			if !chosen {
-				r.log.dropped, r.log.kept = r.log.kept, nil
-			}
-			r.log.hold = false
-			c.settle()
-			if chosen {
-				holder.event(1, storepb.Code_LOST)
-			}
-			holder.kept(1, s)
-			holder.send(keepAlive(2, true, s))
-			holder.kept(2, s)
-		})
-	}
-}
-
 func TestExpiryDroppedByTheLog(t *testing.T) {
 	c := newCell(t, 1)
 	r := c.reps[0]
