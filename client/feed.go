@@ -50,12 +50,12 @@ func (f *feed) close() {
 	}
 }
 
-// A watch's queue is full, and the watch is paused, from so many updates or
-// bytes on; it goes on when all of it has been taken. One batch may
-// come on top.
+// A watch's queue is full, and the watch is paused, from so many bytes on; it goes
+// on when all of it has been taken. One batch may come on top. watchItemBytes is
+// what an item costs besides its bytes.
 const (
-	watchUpdatesMax = 1024
-	watchBytesMax   = 8 << 20
+	watchBytesMax  = 16 << 20
+	watchItemBytes = 256
 )
 
 // watchQueue is what a watch has to tell and its user has not taken yet.
@@ -95,8 +95,8 @@ func (q *watchQueue) add(u machine.Update) (pause bool) {
 		q.err = u.Err
 	} else {
 		q.updates = append(q.updates, u.Update)
-		q.bytes += u.Update.SizeVT()
-		pause = !q.paused && (len(q.updates) >= watchUpdatesMax || q.bytes >= watchBytesMax)
+		q.bytes += u.Update.SizeVT() + watchItemBytes*(1+len(u.Update.GetItems()))
+		pause = !q.paused && q.bytes >= watchBytesMax
 		q.paused = q.paused || pause
 	}
 	q.mu.Unlock()

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"iter"
+	"sync"
 	"testing"
 
 	"github.com/seed70370324/lockd/client"
@@ -67,7 +68,7 @@ func TestWatch(t *testing.T) {
 	must(other.Put(ctx, "/none", nil))(t)
 	none.want(client.EventChanged, "/none", "")
 
-	// What happens while the connection is down is told once.
+	// What happens while the connection is down is told once, and marked.
 	n.set(false)
 	for i := range 3 {
 		must(other.Put(ctx, "/a", fmt.Append(nil, "x", i)))(t)
@@ -79,13 +80,65 @@ func TestWatch(t *testing.T) {
 		}
 	}
 	n.set(true)
-	node.want(client.EventChanged, "/a", "x2")
-	all.want(client.EventDeleted, "/a/b/c", "")
-	all.want(client.EventDeleted, "/a/d", "")
-	all.want(client.EventChanged, "/a", "x2")
+	missed := func(e *events, kind client.EventKind, path, data string) {
+		t.Helper()
+		if ev := e.want(kind, path, data); !ev.Missed {
+			t.Errorf("%v %s is not marked", kind, path)
+		}
+	}
+	missed(node, client.EventChanged, "/a", "x2")
+	missed(all, client.EventDeleted, "/a/d", "")
+	missed(all, client.EventDeleted, "/a/b/c", "")
+	missed(all, client.EventChanged, "/a", "x2")
 	must(other.Put(ctx, "/a/end", nil))(t)
-	all.want(client.EventChanged, "/a/end", "")
-	children.want(client.EventDeleted, "/a/d", "")
+	if ev := all.want(client.EventChanged, "/a/end", ""); ev.Missed {
+		t.Error("a change behind those that were missed is marked")
+	}
+	missed(children, client.EventDeleted, "/a/d", "")
+	missed(children, client.EventChanged, "/a", "")
+
+	// What came and went has left nothing to tell: the next change is marked.
+	n.set(false)
+	must(other.Create(ctx, "/a/short", nil))(t)
+	if err := other.Delete(ctx, "/a/short"); err != nil {
+		t.Fatal(err)
+	}
+	n.set(true)
+	must(s.Get(ctx, "/a"))(t) // it is connected again
+	must(other.Put(ctx, "/a/b", []byte("5")))(t)
+	missed(all, client.EventChanged, "/a/b", "5")
+}
+
+// A watch whose loop keeps up is told every change, in order, whatever is written at
+// the same time.
+func TestWatchTellsEveryChange(t *testing.T) {
+	c := newCell(t)
+	s, other := c.dial(), c.dial()
+	ctx := within(t)
+	must(s.Put(ctx, "/n", nil))(t)
+	w := watch(t, s.Watch(ctx, "/n"))
+	w.want(client.EventPresent, "/n", "")
+	w.want(client.EventReady, "", "")
+	const writers, writes = 4, 300
+	var wg sync.WaitGroup
+	for range writers {
+		wg.Go(func() {
+			for range writes {
+				if _, err := other.Put(ctx, "/n", []byte("x")); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	wg.Wait()
+	last := uint64(0)
+	for i := range uint64(writers * writes) {
+		ev := w.want(client.EventChanged, "/n", "x")
+		if ev.Missed || ev.Stat.ContentGeneration != i+2 || ev.Revision != ev.Stat.ModifyRevision || ev.Revision <= last {
+			t.Fatalf("change %d is told as %+v behind revision %d", i, ev, last)
+		}
+		last = ev.Revision
+	}
 }
 
 // A loop that does not take its events costs bounded memory, holds up nothing,
@@ -98,7 +151,7 @@ func TestSlowWatch(t *testing.T) {
 	w := watch(t, s.Watch(ctx, "/", client.Subtree()))
 	w.want(client.EventPresent, "/", "")
 	w.want(client.EventReady, "", "")
-	const writes = 24
+	const writes = 40
 	big := make([]byte, 1<<20)
 	for i := range writes {
 		copy(big, fmt.Sprint(i, "."))
@@ -108,22 +161,25 @@ func TestSlowWatch(t *testing.T) {
 		}
 	}
 	must(other.Put(ctx, "/end", nil))(t)
-	seen := 0
+	seen, marked := 0, 0
 	for {
 		ev, err, ok := w.next()
 		if err != nil || !ok {
 			t.Fatalf("watch ended: %v", err)
 		}
 		seen++
+		if ev.Missed {
+			marked++
+		}
 		if ev.Path == "/end" {
 			break
 		}
-		if ev.Stat.ContentGeneration == writes && string(ev.Data[:3]) != "23." {
+		if ev.Stat.ContentGeneration == writes && string(ev.Data[:3]) != "39." {
 			t.Fatalf("last content is %q", ev.Data[:3])
 		}
 	}
-	if seen > writes {
-		t.Fatalf("%d events for %d changes", seen, writes+1)
+	if seen > writes || marked == 0 {
+		t.Fatalf("%d events for %d changes, %d of them marked", seen, writes+1, marked)
 	}
 	t.Logf("%d events for %d changes", seen, writes+1)
 }

@@ -528,10 +528,20 @@ type eventRow struct {
 	Revision uint64   `json:"revision,string"`
 	Data     []byte   `json:"data,omitempty"`
 	Stat     *nodeRow `json:"stat,omitempty"`
+	Reason   string   `json:"reason,omitempty"`
+	Missed   bool     `json:"missed,omitempty"`
+	// Of events of locks.
+	Session uint64 `json:"session,string,omitempty"`
+	Client  string `json:"client,omitempty"`
+	Host    string `json:"host,omitempty"`
+	PID     int    `json:"pid,omitempty"`
+	Mode    string `json:"mode,omitempty"`
+	Fence   uint64 `json:"fence,string,omitempty"`
+	Ghost   bool   `json:"ghost,omitempty"`
 }
 
 func (a *app) watchCmd() *cobra.Command {
-	var children, subtree, data bool
+	var children, subtree, data, locks bool
 	c := &cobra.Command{
 		Use:   "watch PATH",
 		Short: "Show what exists, then every change, until INT",
@@ -540,7 +550,11 @@ when nobody reads its output any more, as in a script that waits for a deletion:
 
   lockctl watch /job | grep -q -m 1 ^deleted
 
-That waits for a deletion to come: if there is no /job, "ready" comes first.`,
+That waits for a deletion to come: if there is no /job, "ready" comes first.
+
+Every change is shown, in order. After a reconnect, or when the output is read too
+slowly, what differs is shown once and marked "missed": changes before it were not
+shown.`,
 		Args: arguments("PATH"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			js, err := a.json()
@@ -559,6 +573,9 @@ That waits for a deletion to come: if there is no /job, "ready" comes first.`,
 			}
 			if !data {
 				options = append(options, client.WithoutData())
+			}
+			if locks {
+				options = append(options, client.WatchLocks())
 			}
 			watching, stop := untilUnread(cmd.Context())
 			defer stop()
@@ -582,19 +599,36 @@ That waits for a deletion to come: if there is no /job, "ready" comes first.`,
 	f.BoolVar(&children, "children", false, "the node and its direct children")
 	f.BoolVarP(&subtree, "subtree", "r", false, "the node and everything below it")
 	f.BoolVar(&data, "content", false, "print contents too")
+	f.BoolVar(&locks, "locks", false, "show who gets and loses locks, too")
 	return c
 }
 
 // printEvent prints a line for each event, in JSON one object a line.
 func printEvent(e client.WatchEvent, js, data bool) error {
+	lock := e.Kind >= client.EventHeld
 	if js {
-		row := eventRow{Event: e.Kind.String(), Path: e.Path, Revision: e.Revision, Data: e.Data}
+		row := eventRow{Event: e.Kind.String(), Path: e.Path, Revision: e.Revision, Data: e.Data,
+			Reason: e.Reason.String(), Missed: e.Missed}
 		if e.Kind == client.EventPresent || e.Kind == client.EventChanged {
 			n := nodeJSON(e.Path, e.Stat)
 			row.Stat = &n
 		}
+		if h := e.Holder; lock {
+			row.Session, row.Client, row.Host, row.PID = h.Session, h.Client.Name, h.Client.Host, h.Client.PID
+			row.Fence, row.Ghost = h.Fence, h.Ghost
+			if h.Fence != 0 {
+				row.Mode = h.Mode.String()
+			}
+		}
 		return printJSONLine(row)
 	}
+	_, err := fmt.Println(eventLine(e, lock, data))
+	return err
+}
+
+// eventLine is an event for people: kind, revision, path, then what else there is
+// to say, "missed" last.
+func eventLine(e client.WatchEvent, lock, data bool) string {
 	line := fmt.Sprintf("%-8s %d", e.Kind, e.Revision)
 	if e.Path != "" {
 		line += " " + quoteName(e.Path)
@@ -602,6 +636,17 @@ func printEvent(e client.WatchEvent, js, data bool) error {
 	if data && e.Data != nil {
 		line += " " + strconv.Quote(string(e.Data))
 	}
-	_, err := fmt.Println(line)
-	return err
+	if lock {
+		line += fmt.Sprintf(" session %d", e.Holder.Session)
+		if e.Holder.Fence != 0 {
+			line += ", " + e.Holder.String()
+		}
+	}
+	if e.Reason != client.ReasonUnknown && e.Reason != client.ReasonDeleted {
+		line += " (" + strings.ReplaceAll(e.Reason.String(), "-", " ") + ")"
+	}
+	if e.Missed {
+		line += " missed"
+	}
+	return line
 }

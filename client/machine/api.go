@@ -130,9 +130,12 @@ type Waiting struct {
 }
 
 // Update is a change (or a page of the first state) for a watch. State and End
-// are set for the state that was found first alone; what is found to have
-// changed after a reconnect or a Pause comes as changes, each once, deletions
-// too. Only creations, changes of content, and deletions are told.
+// are set for the state that was found first alone. What is found to have changed
+// after a reconnect or a Pause, or when the service had to leave changes out,
+// comes as changes, each path once, deletions too, with WatchItem.missed set.
+// If only nodes were missed that came and went, the next change has it set.
+// Creations, changes of content, and deletions are told, and with Watch.locks who
+// gets and loses locks.
 type Update struct {
 	ID     CallID
 	Update *pb.WatchUpdate

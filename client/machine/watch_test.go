@@ -14,7 +14,14 @@ import (
 // item is a node whose instance is i, written g times, with content.
 func item(path string, i, g uint64) *pb.WatchItem {
 	return &pb.WatchItem{Path: path, HasData: true, Data: []byte(fmt.Sprint(i, ".", g)),
-		Stat: &storepb.Stat{Instance: i, ContentGeneration: g}}
+		Stat: &storepb.Stat{Instance: i, ContentGeneration: g, ModifyRevision: i + g - 1}}
+}
+
+// listing is old for a node whose last child came or went at a revision.
+func listing(path string, i, g, children uint64) *pb.WatchItem {
+	it := old(path, i, g)
+	it.Stat.ChildRevision = children
+	return it
 }
 
 // old is item without content, because it is not newer than since.
@@ -67,7 +74,12 @@ func (w *watchRig) told(want string) {
 			sign = "+"
 		}
 		for _, it := range u.Update.Items {
-			if it.Deleted {
+			if it.Missed {
+				b = append(b, "missed")
+			}
+			if l := it.Lock; l != nil {
+				b = append(b, fmt.Sprintf("%s:%s:%d", strings.TrimPrefix(l.Event.String(), "LOCK_"), it.Path, l.Holder.GetSession()))
+			} else if it.Deleted {
 				b = append(b, "-"+it.Path)
 			} else {
 				b = append(b, fmt.Sprintf("%s%s:%s", sign, it.Path, it.Data))
@@ -124,19 +136,83 @@ func TestWatchOfNothing(t *testing.T) {
 
 func TestWatchTellsTheDifference(t *testing.T) {
 	w := newWatch(t)
-	w.state(5, true, item("/a", 1, 1), item("/a/b", 2, 1), item("/a/c", 3, 1), item("/a/d", 4, 1), item("/a/z", 5, 1))
+	w.state(5, true, item("/a", 1, 1), item("/a/b", 2, 1), item("/a/c", 3, 1), item("/a/c/x", 4, 1), item("/a/d", 4, 1), item("/a/z", 5, 1))
 	w.change(8, item("/a/b", 2, 2))
-	w.told("+/a:1.1 +/a/b:2.1 +/a/c:3.1 +/a/d:4.1 +/a/z:5.1 end =/a/b:2.2")
+	w.told("+/a:1.1 +/a/b:2.1 +/a/c:3.1 +/a/c/x:4.1 +/a/d:4.1 +/a/z:5.1 end =/a/b:2.2")
 	w.again(8)
-	w.state(8, false, old("/a", 1, 1), old("/a/b", 2, 2), item("/a/d", 9, 1))
+	w.state(8, false, listing("/a", 1, 1, 12), old("/a/b", 2, 2), item("/a/d", 15, 1))
 	w.state(20, true, item("/a/e", 10, 3))
-	// c and z were deleted, d made anew, e is new; deletions in order.
-	w.told("=/a/d:9.1 -/a/c -/a/z =/a/e:10.3")
+	// c and z were deleted, d made anew, e is new: the deletions first, then each
+	// at its last change.
+	w.told("missed -/a/z missed -/a/c/x missed -/a/c missed =/a/e:10.3 missed =/a/d:15.1")
+	// Only what has changed is in a state: nothing has.
 	w.again(20)
-	w.state(20, true, old("/a", 1, 1), old("/a/b", 2, 2), old("/a/d", 9, 1), old("/a/e", 10, 3))
+	w.state(22, true, old("/a", 1, 1))
 	w.told("")
-	w.change(21, gone("/a/e"))
+	w.change(23, gone("/a/e"))
 	w.told("-/a/e")
+	// Something came and went meanwhile.
+	w.again(23)
+	w.state(27, true, listing("/a", 1, 1, 25), old("/a/b", 2, 2), old("/a/d", 15, 1))
+	w.told("")
+	w.change(28, item("/a/b", 2, 3), item("/a/d", 15, 2))
+	w.told("missed =/a/b:2.3 =/a/d:15.2")
+	// The whole scope goes.
+	w.again(28)
+	w.state(30, true)
+	w.told("missed -/a/d missed -/a/b missed -/a")
+	w.again(30)
+	w.state(30, true)
+	w.change(31, item("/a", 31, 1))
+	w.told("=/a:31.1")
+	w.change(32, gone("/a"))
+	w.again(32)
+	w.state(34, true) // it may have come and gone
+	w.change(35, item("/a", 35, 1))
+	w.told("-/a missed =/a:35.1")
+}
+
+// The service begins a state on its own when it has let changes go.
+func TestWatchFallsOut(t *testing.T) {
+	w := newWatch(t)
+	w.state(5, true, item("/a", 1, 1), item("/a/b", 2, 1))
+	w.change(6, item("/a/c", 6, 1))
+	w.told("+/a:1.1 +/a/b:2.1 end =/a/c:6.1")
+	w.state(6, false, listing("/a", 1, 1, 9), old("/a/b", 2, 1))
+	w.state(12, true, item("/a/d", 8, 4))
+	w.change(13, item("/a/b", 2, 12))
+	w.told("missed -/a/c missed =/a/d:8.4 =/a/b:2.12")
+	w.again(13)
+}
+
+// Locks: present holders come behind the state, then each that comes and goes.
+func TestWatchLocks(t *testing.T) {
+	hold := func(event pb.LockEvent, session uint64) *pb.WatchItem {
+		return &pb.WatchItem{Path: "/a", Lock: &pb.WatchLock{Event: event, Holder: &storepb.Blocker{Session: session, Ticket: 1}}}
+	}
+	const acquired, released, lost, ended = pb.LockEvent_LOCK_ACQUIRED, pb.LockEvent_LOCK_RELEASED, pb.LockEvent_LOCK_LOST, pb.LockEvent_LOCK_GHOST_ENDED
+	w := &watchRig{rig: live(t)}
+	w.step(machine.Watch{ID: 1, Watch: &pb.Watch{Path: "/a", Scope: pb.WatchScope_SUBTREE, Locks: true}})
+	w.register(0)
+	w.state(5, true, item("/a", 1, 1), hold(acquired, 7))
+	w.told("+/a:1.1 ACQUIRED:/a:7 end")
+	w.change(6, hold(lost, 7))
+	w.change(7, hold(ended, 7), hold(acquired, 8))
+	w.told("LOST:/a:7 GHOST_ENDED:/a:7 ACQUIRED:/a:8")
+	w.again(7)
+	w.state(9, true, old("/a", 1, 1), hold(acquired, 8))
+	w.told("")
+	w.again(9)
+	w.state(12, true, item("/a", 1, 2), hold(acquired, 9))
+	w.told("missed RELEASED:/a:8 missed =/a:1.2 missed ACQUIRED:/a:9")
+	w.again(12)
+	w.state(13, true, old("/a", 1, 2), hold(lost, 9))
+	w.told("missed LOST:/a:9")
+	w.again(13)
+	w.state(14, true, old("/a", 1, 2))
+	w.told("missed GHOST_ENDED:/a:9")
+	w.change(15, hold(released, 9))
+	w.told("")
 }
 
 func TestWatchResumesWithinTheFirstState(t *testing.T) {
@@ -146,19 +222,20 @@ func TestWatchResumesWithinTheFirstState(t *testing.T) {
 	w.again(0) // not all of revision 5 was told
 	w.state(6, false, item("/a", 1, 1), item("/a/b", 2, 2))
 	w.state(6, true, item("/a/d", 6, 1))
-	w.told("+/a/b:2.2 -/a/c +/a/d:6.1 end")
+	w.told("+/a/b:2.2 missed -/a/c +/a/d:6.1 end")
 }
 
+// A later state that breaks off tells nothing; the next one tells all of it.
 func TestWatchResumesWithinALaterState(t *testing.T) {
 	w := newWatch(t)
 	w.state(5, true, item("/a", 1, 1), item("/a/b", 2, 1))
 	w.told("+/a:1.1 +/a/b:2.1 end")
 	w.again(5)
-	w.state(5, false, item("/a", 1, 2))
-	w.told("=/a:1.2")
-	w.again(5)
-	w.state(9, true, item("/a", 1, 2), old("/a/b", 2, 1))
+	w.state(5, false, item("/a", 1, 6))
 	w.told("")
+	w.again(5)
+	w.state(9, true, item("/a", 1, 6), old("/a/b", 2, 1))
+	w.told("missed =/a:1.6")
 }
 
 // A service that leaves out what the client does not have is asked for all.
@@ -172,7 +249,7 @@ func TestWatchAsksForContentLeftOut(t *testing.T) {
 	expect[*pb.ClientMessage_Unwatch](w.rig)
 	w.register(0)
 	w.state(9, true, item("/a", 1, 1), item("/a/b", 2, 1))
-	w.told("=/a/b:2.1")
+	w.told("missed =/a/b:2.1")
 }
 
 func TestWatchPause(t *testing.T) {
@@ -190,7 +267,7 @@ func TestWatchPause(t *testing.T) {
 	w.step(machine.Resume{ID: 1})
 	w.register(5)
 	w.state(9, true, item("/a", 1, 4))
-	w.told("=/a:1.4")
+	w.told("missed =/a:1.4")
 }
 
 func TestWatchEnds(t *testing.T) {

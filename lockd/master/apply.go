@@ -67,11 +67,10 @@ func (m *Master) changes(h *header, changes []store.Change) {
 	if !m.role.active {
 		return
 	}
+	m.watches.record(m, changes)
 	for i := range changes {
 		c := &changes[i]
 		switch c.Kind {
-		case store.ChangeCreated, store.ChangeContent, store.ChangeDeleted:
-			m.watches.touch(c.Path)
 		case store.ChangeSessionOpened:
 			if v, ok := m.st.Session(c.Session); ok && m.sessions[c.Session] == nil {
 				m.adopt(v)

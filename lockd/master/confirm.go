@@ -122,9 +122,6 @@ func (m *Master) serveProven() {
 	if len(r.proven) == 0 {
 		r.proven = nil
 	}
-	// A watch that begins now starts from the present state: what changed
-	// before it must not come behind it.
-	m.watches.flush(m)
 	for i := range ready {
 		for j := range ready[i].waiters {
 			m.answer(&ready[i].waiters[j], ready[i].since)

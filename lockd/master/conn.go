@@ -27,7 +27,13 @@ type conn struct {
 	keepAt   time.Duration // when it arrived
 	keepDue  time.Duration
 	waiting  int // messages of this connection that wait for a proof of leadership
-	promised int // bytes of first states sent in this batch, see room.go
+
+	// Of its watches, see watch_tell.go.
+	promised  int // bytes sent in this batch
+	room      int // for more of them, as asked in batch roomBatch-1
+	roomBatch uint64
+	blocked   []*watch // wait for room, in order
+	stuck     bool     // is among those that are looked at with each tick
 }
 
 // Opened tells of a new connection.

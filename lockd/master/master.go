@@ -67,6 +67,8 @@ type Options struct {
 	MaxWatchesPerConn  int
 	MaxPending         int
 	MaxPendingSession  int
+	WatchLogBytes      int // changes kept for watches that were not told them yet
+	WatchTopicBytes    int // the same for watches of one scope
 
 	DriftPPM int
 	WallMS   func() int64
@@ -120,6 +122,8 @@ func (o *Options) setDefaults() {
 	set(&o.MaxPending, 65_536)
 	set(&o.MaxPendingSession, 256)
 	set(&o.DriftPPM, DefaultDriftPPM)
+	set(&o.WatchLogBytes, 64<<20)
+	set(&o.WatchTopicBytes, o.WatchLogBytes/2)
 	if o.WallMS == nil {
 		o.WallMS = func() int64 { return 0 }
 	}
@@ -181,6 +185,10 @@ type Counters struct {
 	Requests, Reads, KeepAlives, Events     uint64
 	Granted, Expired, Refused, Elections    uint64
 	Sessions, Connections, Watches, Pending int
+
+	WatchLogBytes int    // of the change log
+	WatchesBehind int    // watches that their clients read too slowly for
+	WatchesMissed uint64 // how often one fell out of the change log
 }
 
 // New returns a Master over a store that others write.
@@ -227,6 +235,9 @@ func (m *Master) Wanting() bool {
 	return m.Due() <= m.now || m.handover || m.rounds.ready()
 }
 
+// Backlog reports whether Take has more to do than one batch may.
+func (m *Master) Backlog() bool { return m.watches.backlog() }
+
 // idleTime is how long a request that cannot do anything but queue is held back
 // for company.
 const idleTime = 2 * time.Millisecond
@@ -266,6 +277,7 @@ type Effects struct {
 // Take returns what has gathered since the last Take.
 func (m *Master) Take(now time.Duration) Effects {
 	m.now = now
+	m.watches.startFresh(m)
 	m.watches.flush(m)
 	m.watches.closeBatch()
 	var e Effects
@@ -305,6 +317,7 @@ func (m *Master) Tick(now time.Duration) {
 		return
 	}
 	m.answerHeld()
+	m.watches.unblock(m)
 	m.watches.startWaiting(m)
 	m.expire()
 	m.proposeTimers()
@@ -318,6 +331,7 @@ func (m *Master) Counters() Counters {
 	c.Connections = len(m.conns)
 	c.Watches = m.watches.count
 	c.Pending = m.pending
+	c.WatchLogBytes, c.WatchesBehind = m.watches.log.bytes, m.watches.behind
 	return c
 }
 

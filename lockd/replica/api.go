@@ -80,6 +80,9 @@ type Options struct {
 	MaxWatchesPerConn  int // 10,000
 	MaxPending         int // logged requests proposed and not answered, all sessions: 65,536
 	MaxPendingSession  int // the same for one session: 256
+	// WatchLogBytes bounds the changes kept for watches whose clients are slow, 64 MiB;
+	// WatchTopicBytes those for watches of one scope, half of that.
+	WatchLogBytes, WatchTopicBytes int
 	// Drift bounds how far clocks run apart, in parts per million: 10,000 (1 %).
 	DriftPPM int
 	// Room says how many bytes a connection can be sent now without waiting for
@@ -138,7 +141,10 @@ func (o Options) Limits() []store.Limit {
 // Metrics are counters and gauges since the start.
 type Metrics struct {
 	Sessions, Connections, Watches, Nodes, Pending int
-	LogBytes                                       int // of the log's entries that are in memory
+	WatchLogBytes                                  int    // of changes that some watch was not told yet
+	WatchesBehind                                  int    // watches whose client has no room for them
+	WatchesMissed                                  uint64 // how often changes were left out of a watch
+	LogBytes                                       int    // of the log's entries that are in memory
 	Requests, Reads, KeepAlives, Events            uint64
 	Granted, Expired, Refused, Elections           uint64
 	Chosen, Applied, Target, Revision, Epoch       uint64 // Target: highest slot known chosen anywhere

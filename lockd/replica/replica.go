@@ -83,6 +83,7 @@ func (o Options) master() master.Options {
 		MaxSessionsPerConn: o.MaxSessionsPerConn, MaxWatchesPerConn: o.MaxWatchesPerConn,
 		MaxPending: o.MaxPending, MaxPendingSession: o.MaxPendingSession,
 		DriftPPM: cmp.Or(o.DriftPPM, master.DefaultDriftPPM), WallMS: o.WallMS, Room: o.Room,
+		WatchLogBytes: o.WatchLogBytes, WatchTopicBytes: o.WatchTopicBytes,
 	}
 }
 
@@ -240,6 +241,9 @@ func (r *Replica) Awaits() (flush bool, votes paxos.Slot) { return r.node.Awaits
 
 // Due tells when something that was held back is to wait no longer.
 func (r *Replica) Due(now time.Duration) time.Duration {
+	if r.master.Backlog() {
+		return now
+	}
 	return min(r.master.Due(), r.node.Due(now))
 }
 

@@ -148,6 +148,7 @@ func (r *Replica) Metrics() Metrics {
 	_, nodes := r.store.Counts()
 	return Metrics{
 		Sessions: c.Sessions, Connections: c.Connections, Watches: c.Watches, Nodes: nodes, Pending: c.Pending,
+		WatchLogBytes: c.WatchLogBytes, WatchesBehind: c.WatchesBehind, WatchesMissed: c.WatchesMissed,
 		Requests: c.Requests, Reads: c.Reads, KeepAlives: c.KeepAlives, Events: c.Events,
 		Granted: c.Granted, Expired: c.Expired, Refused: c.Refused, Elections: c.Elections,
 		Chosen: uint64(n.Paxos.Chosen), Applied: uint64(n.Applied), Target: uint64(n.Paxos.Target),

@@ -87,7 +87,7 @@ func TestWatchOfWhatIsNot(t *testing.T) {
 	if u := cl.next().GetWatch(); len(u.GetItems()) != 1 || string(u.GetItems()[0].GetData()) != "x" {
 		t.Errorf("update %v", u)
 	}
-	// Created and deleted in one batch: the final state.
+	// What happens to one path in one batch is told in its order.
 	cl.post(request(s, 2, remove("/no/where")))
 	cl.post(request(s, 3, put("/no/where", "y")))
 	cl.post(request(s, 4, remove("/no/where")))
@@ -98,7 +98,7 @@ func TestWatchOfWhatIsNot(t *testing.T) {
 			u = m.GetWatch()
 		}
 	}
-	if len(u.GetItems()) != 1 || !u.GetItems()[0].GetDeleted() {
+	if it := u.GetItems(); len(it) != 3 || !it[0].GetDeleted() || string(it[1].GetData()) != "y" || !it[2].GetDeleted() {
 		t.Errorf("update %v", u)
 	}
 	cl.send(&wirepb.ClientMessage{Body: &wirepb.ClientMessage_Unwatch{Unwatch: &wirepb.Unwatch{Id: 1}}})
@@ -181,8 +181,9 @@ func TestWatchResumes(t *testing.T) {
 	}
 }
 
-// States and updates that are too large for a frame come in pages; only the
-// last carries the revision from which a client may resume.
+// States and updates that are too large for a frame come in pages. Of a state only
+// the last carries the revision from which a client may resume; an update carries
+// that of the last change that it completes.
 func TestWatchPages(t *testing.T) {
 	const frame = 64 << 10
 	c := newCell(t, 1)
@@ -210,8 +211,11 @@ func TestWatchPages(t *testing.T) {
 			u, last := m.GetWatch(), i == len(msgs)-1
 			n += len(u.GetItems())
 			want := before
-			if last {
+			switch {
+			case last:
 				want = r.store.Revision()
+			case !state:
+				want = u.GetItems()[len(u.GetItems())-1].GetRevision()
 			}
 			if u.GetState() != state || u.GetEnd() != (state && last) || u.GetRevision() != want {
 				t.Errorf("page %d of %d: state %v, end %v, revision %d, want %d", i, len(msgs), u.GetState(), u.GetEnd(), u.GetRevision(), want)

@@ -369,7 +369,9 @@ func TestSeveralLargeStates(t *testing.T) {
 	c.metric("n1", limitConnOutput, 0)
 }
 
-// A client that watches and does not read is cut off; others notice nothing.
+// What a client watches and does not read waits up to a bound, in its queue and in
+// the change log. Then it is left out, and the client is sent the state when it
+// reads again. Others notice nothing.
 func TestSlowWatcher(t *testing.T) {
 	c := alone(t)
 	c.startAll()
@@ -381,21 +383,36 @@ func TestSlowWatcher(t *testing.T) {
 	if w := b.receive().GetWatch(); !w.GetEnd() {
 		t.Fatalf("got %v", w)
 	}
-	big := strings.Repeat("x", 1<<20)
-	cut := func() bool {
-		n := c.running["n1"].s.metrics.limits.with(nil)
-		return n[limitConnOutput]+n[limitWriteTime] > 0
+	const writes = 2 * queueBytes >> 20
+	content := func(i int) string { return fmt.Sprint(i, strings.Repeat("x", 1<<20-16)) }
+	for i := range writes {
+		a.put("/w", content(i))
 	}
-	for i := 0; !cut(); i++ {
-		if i > 2*queueBytes>>20 {
-			t.Fatalf("%d MiB were queued for a client that does not read", i)
-		}
-		a.put("/w", big)
-	}
-	if got := a.get("/w"); got != big {
+	if got := a.get("/w"); got != content(writes-1) {
 		t.Error("another client was concerned")
 	}
-	waitFor(t, "it is gone", func() bool { return a.status().GetConnections() == 1 })
+	var m replica.Metrics
+	if err := c.running["n1"].s.ask(t.Context(), func(r *replica.Replica) { m = r.Metrics() }); err != nil {
+		t.Fatal(err)
+	}
+	if m.WatchesBehind != 1 || m.WatchLogBytes > 34<<20 {
+		t.Errorf("%d watches are behind, %d bytes of changes are kept", m.WatchesBehind, m.WatchLogBytes)
+	}
+	changes, states, last := 0, 0, ""
+	for last != content(writes-1) {
+		w := b.receive().GetWatch()
+		for _, it := range w.GetItems() {
+			changes++
+			last = string(it.GetData())
+		}
+		if w.GetState() {
+			states++
+		}
+	}
+	if changes >= writes || states == 0 {
+		t.Errorf("a client that did not read was told %d of %d writes, %d states", changes, writes, states)
+	}
+	t.Logf("%d of %d writes were told", changes, writes)
 }
 
 // A client that asks and never reads the answers is put off, and cut off in

@@ -3070,9 +3070,20 @@ func (x *CheckResult) GetReason() string {
 
 // Watch first gets the present state of its scope (WatchUpdate with state set,
 // in pages, the last one with end), read linearizably; then every change, in
-// order. After a reconnect the client sends it again with since = the revision
-// of the last update it took: content that is not newer is left out of the
-// state, so a short absence is cheap; the client finds deletions by comparing.
+// order. What one command does to one path is one change.
+//
+// After a reconnect the client sends it again with since = the revision of the
+// last update it took. Then the state has only: the path of the watch itself;
+// nodes whose content is newer than since; nodes whose child_revision is; and
+// all children of those, and of nodes created since. Content that is not newer
+// is left out. So a short absence is cheap, and a node that the client knows and
+// that is not in the state is deleted if its parent is listed with a
+// child_revision or an instance above since, or is deleted itself; otherwise it
+// is unchanged. Locks (see below) are listed whole.
+//
+// A client that reads so slowly that the service no longer has the changes that
+// it was not sent yet gets such a state at any time, as if it had reconnected
+// with the revision of the last update.
 type Watch struct {
 	state  protoimpl.MessageState `protogen:"open.v1"`
 	Id     uint64                 `protobuf:"varint,1,opt,name=id,proto3" json:"id,omitempty"` // chosen by the client, unique on its connection
@@ -3080,7 +3091,8 @@ type Watch struct {
 	Scope  WatchScope             `protobuf:"varint,3,opt,name=scope,proto3,enum=lockd.wire.WatchScope" json:"scope,omitempty"`
 	Since  uint64                 `protobuf:"varint,4,opt,name=since,proto3" json:"since,omitempty"`
 	NoData bool                   `protobuf:"varint,5,opt,name=no_data,json=noData,proto3" json:"no_data,omitempty"`
-	// Tell changes of locks too: who got or lost a lock of the scope.
+	// Tell changes of locks too: who got or lost a lock of the scope. The state
+	// ends with an item for each holder: LOCK_ACQUIRED, or LOCK_LOST for a ghost.
 	Locks         bool `protobuf:"varint,6,opt,name=locks,proto3" json:"locks,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -3203,12 +3215,13 @@ func (x *Unwatch) GetId() uint64 {
 }
 
 type WatchUpdate struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Id            uint64                 `protobuf:"varint,1,opt,name=id,proto3" json:"id,omitempty"`
-	Revision      uint64                 `protobuf:"varint,2,opt,name=revision,proto3" json:"revision,omitempty"`
-	State         bool                   `protobuf:"varint,3,opt,name=state,proto3" json:"state,omitempty"` // items are the present state, not changes
-	End           bool                   `protobuf:"varint,4,opt,name=end,proto3" json:"end,omitempty"`     // last page of the state
-	Items         []*WatchItem           `protobuf:"bytes,5,rep,name=items,proto3" json:"items,omitempty"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Id    uint64                 `protobuf:"varint,1,opt,name=id,proto3" json:"id,omitempty"`
+	// Everything up to this revision has been told; a client may resume from it.
+	Revision      uint64       `protobuf:"varint,2,opt,name=revision,proto3" json:"revision,omitempty"`
+	State         bool         `protobuf:"varint,3,opt,name=state,proto3" json:"state,omitempty"` // items are the present state, not changes
+	End           bool         `protobuf:"varint,4,opt,name=end,proto3" json:"end,omitempty"`     // last page of the state
+	Items         []*WatchItem `protobuf:"bytes,5,rep,name=items,proto3" json:"items,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -3288,11 +3301,12 @@ type WatchItem struct {
 	DataLeftOut bool                   `protobuf:"varint,6,opt,name=data_left_out,json=dataLeftOut,proto3" json:"data_left_out,omitempty"` // not newer than since, or no_data
 	// deleted: why.
 	Reason pb.DeleteReason `protobuf:"varint,7,opt,name=reason,proto3,enum=lockd.store.DeleteReason" json:"reason,omitempty"`
-	// The watch missed changes of this path: this is its last one. It is told so
-	// when its client was too slow for the change log, or reconnected.
+	// Changes before this one were not told. The service does not set it: the
+	// client's machine does, for what it finds by comparing.
 	Missed bool `protobuf:"varint,8,opt,name=missed,proto3" json:"missed,omitempty"`
 	// A change of the path's lock (Watch.locks); then stat and data are not set.
 	Lock          *WatchLock `protobuf:"bytes,9,opt,name=lock,proto3" json:"lock,omitempty"`
+	Revision      uint64     `protobuf:"varint,10,opt,name=revision,proto3" json:"revision,omitempty"` // of the change; not set in a state
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -3388,6 +3402,13 @@ func (x *WatchItem) GetLock() *WatchLock {
 		return x.Lock
 	}
 	return nil
+}
+
+func (x *WatchItem) GetRevision() uint64 {
+	if x != nil {
+		return x.Revision
+	}
+	return 0
 }
 
 // WatchLock tells that a lock passed from one state to another.
@@ -3860,7 +3881,7 @@ const file_internal_wire_pb_lockd_proto_rawDesc = "" +
 	"\brevision\x18\x02 \x01(\x04R\brevision\x12\x14\n" +
 	"\x05state\x18\x03 \x01(\bR\x05state\x12\x10\n" +
 	"\x03end\x18\x04 \x01(\bR\x03end\x12+\n" +
-	"\x05items\x18\x05 \x03(\v2\x15.lockd.wire.WatchItemR\x05items\"\xa9\x02\n" +
+	"\x05items\x18\x05 \x03(\v2\x15.lockd.wire.WatchItemR\x05items\"\xc5\x02\n" +
 	"\tWatchItem\x12\x12\n" +
 	"\x04path\x18\x01 \x01(\tR\x04path\x12\x18\n" +
 	"\adeleted\x18\x02 \x01(\bR\adeleted\x12%\n" +
@@ -3870,7 +3891,9 @@ const file_internal_wire_pb_lockd_proto_rawDesc = "" +
 	"\rdata_left_out\x18\x06 \x01(\bR\vdataLeftOut\x121\n" +
 	"\x06reason\x18\a \x01(\x0e2\x19.lockd.store.DeleteReasonR\x06reason\x12\x16\n" +
 	"\x06missed\x18\b \x01(\bR\x06missed\x12)\n" +
-	"\x04lock\x18\t \x01(\v2\x15.lockd.wire.WatchLockR\x04lock\"\xd2\x01\n" +
+	"\x04lock\x18\t \x01(\v2\x15.lockd.wire.WatchLockR\x04lock\x12\x1a\n" +
+	"\brevision\x18\n" +
+	" \x01(\x04R\brevision\"\xd2\x01\n" +
 	"\tWatchLock\x12+\n" +
 	"\x05event\x18\x01 \x01(\x0e2\x15.lockd.wire.LockEventR\x05event\x12,\n" +
 	"\x06holder\x18\x02 \x01(\v2\x14.lockd.store.BlockerR\x06holder\x12+\n" +

@@ -1,0 +1,246 @@
+package master
+
+import (
+	"github.com/seed70370324/lockd/internal/invariant"
+	wirepb "github.com/seed70370324/lockd/internal/wire/pb"
+	"github.com/seed70370324/lockd/store"
+)
+
+// The change log keeps each change that some watch covers until every watch that
+// covers it was told, in one order for all of them: that in which the changes
+// were applied. A change is kept once, however many watches wait for it, and its
+// content is the store's own, which is immutable. Changes that no watch covers
+// are not kept.
+//
+// The log is bounded in bytes, as a whole and for each topic. Beyond a bound the
+// oldest change leaves it. A watch that was not told that change has fallen out
+// of the log: it is sent the difference in state, see watch_state.go. So a
+// client that does not read costs others nothing, and a client that lags by less
+// than the log holds is told every change.
+//
+// Invariant: a watch is told the changes of its topic in their order, none twice,
+// and none left out unless the watch fell out of the log.
+
+// change is one change of one path. What one command did to a path is one change:
+// nobody can have seen the states between, and a client that acts on a change
+// may rely on having seen a state that was.
+type change struct {
+	full, bare *wirepb.WatchItem // with content and without; not to be changed
+	revision   uint64
+	size       int
+	topics     []*topic // that still have it
+
+	prev, next *change // in the log
+}
+
+// changeBytes is what a change costs in memory besides path and content.
+const changeBytes = 512
+
+// changeLog holds the changes that are in some topic, oldest first.
+type changeLog struct {
+	oldest, newest *change
+	bytes          int
+}
+
+// topic has the changes for the watches that want the same.
+type topic struct {
+	key     topicKey
+	watches []*watch // in the order in which they began
+	dead    int      // of watches: dropped ones
+
+	changes []*change // not told to all of them yet
+	first   uint64    // number of changes[0]
+	bytes   int
+
+	queued bool // in the queue of those to be told
+	at     int  // index of the watch that is told next
+	page   page // the last one made, see watch_tell.go
+}
+
+// end returns the number of the next change.
+func (t *topic) end() uint64 { return t.first + uint64(len(t.changes)) }
+
+// sweep drops the dropped watches, once they are half, so that dropping many
+// costs little.
+func (t *topic) sweep() {
+	kept := make([]*watch, 0, len(t.watches)-t.dead)
+	at := 0
+	for i, w := range t.watches {
+		if i == t.at {
+			at = len(kept)
+		}
+		if !w.dead {
+			kept = append(kept, w)
+		}
+	}
+	if t.at >= len(t.watches) {
+		at = len(kept)
+	}
+	t.watches, t.dead, t.at = kept, 0, at
+}
+
+// record takes what a command did into the log. The store is as the command left
+// it.
+func (ws *watches) record(m *Master, changes []store.Change) {
+	if len(ws.byPath) == 0 {
+		return
+	}
+	var last map[string]int
+	if len(changes) > fewChanges {
+		last = tellingChanges(changes)
+	}
+	for i := range changes {
+		c := &changes[i]
+		switch c.Kind {
+		case store.ChangeCreated, store.ChangeContent, store.ChangeDeleted:
+			if telling(changes, last, c.Path) == i {
+				ws.recordNode(m, changes, i)
+			}
+		}
+	}
+}
+
+// fewChanges is up to how many changes of a command are compared one by one.
+const fewChanges = 8
+
+// telling returns the index of the change at whose place a path is told: the last
+// one that created or deleted it, or else the last of its content. So a node
+// is told behind the node above it, and its deletion behind those below it.
+func telling(changes []store.Change, last map[string]int, path string) int {
+	if last != nil {
+		return last[path]
+	}
+	at := -1
+	for i := range changes {
+		if changes[i].Path == path && tellsRather(changes, i, at) {
+			at = i
+		}
+	}
+	return at
+}
+
+func tellingChanges(changes []store.Change) map[string]int {
+	last := make(map[string]int, len(changes))
+	for i := range changes {
+		at, ok := last[changes[i].Path]
+		if !ok {
+			at = -1
+		}
+		if tellsRather(changes, i, at) {
+			last[changes[i].Path] = i
+		}
+	}
+	return last
+}
+
+// tellsRather reports whether a path is told at change i rather than at the
+// earlier change at, -1: none.
+func tellsRather(changes []store.Change, i, at int) bool {
+	switch changes[i].Kind {
+	case store.ChangeCreated, store.ChangeDeleted:
+		return true
+	case store.ChangeContent:
+		return at < 0 || changes[at].Kind == store.ChangeContent
+	}
+	return false
+}
+
+// recordNode records the change of a node that is told at index i.
+func (ws *watches) recordNode(m *Master, changes []store.Change, i int) {
+	c := &changes[i]
+	var topics []*topic
+	ws.match(c.Path, func(t *topic) { topics = append(topics, t) })
+	if len(topics) == 0 {
+		return
+	}
+	n := &change{revision: c.Revision, topics: topics}
+	if v, ok := m.st.Node(c.Path); ok {
+		n.full, n.bare = item(v, false), item(v, true)
+		n.full.Revision, n.bare.Revision = c.Revision, c.Revision
+	} else {
+		if neverSeen(changes, c.Path) {
+			return
+		}
+		n.full = &wirepb.WatchItem{Path: c.Path, Deleted: true, Revision: c.Revision}
+		n.bare = n.full
+	}
+	ws.append(m, n)
+}
+
+// neverSeen reports whether a command created a path that it deleted again.
+func neverSeen(changes []store.Change, path string) bool {
+	for i := range changes {
+		if changes[i].Path == path {
+			return changes[i].Kind == store.ChangeCreated
+		}
+	}
+	return false
+}
+
+// append adds a change to the log and to its topics, and lets the oldest changes
+// go beyond the bounds.
+func (ws *watches) append(m *Master, n *change) {
+	l := &ws.log
+	n.size = changeBytes + len(n.full.GetPath()) + len(n.full.GetData())
+	if l.newest == nil {
+		l.oldest = n
+	} else {
+		if l.newest.revision > n.revision {
+			invariant.Assert(false, "changes are recorded in their order: revision %d after %d", n.revision, l.newest.revision)
+		}
+		n.prev, l.newest.next = l.newest, n
+	}
+	l.newest = n
+	l.bytes += n.size
+	for _, t := range n.topics {
+		t.changes = append(t.changes, n)
+		t.bytes += n.size
+		ws.ready(t)
+	}
+	for _, t := range n.topics {
+		for t.bytes > m.o.WatchTopicBytes && len(t.changes) > 1 {
+			l.dropFirst(t)
+		}
+	}
+	for l.bytes > m.o.WatchLogBytes && l.oldest != n {
+		for o := l.oldest; len(o.topics) > 0; {
+			l.dropFirst(o.topics[0]) // the oldest of all is the oldest of its topics
+		}
+	}
+}
+
+// dropFirst takes the oldest change out of a topic, and out of the log if no
+// other topic has it.
+func (l *changeLog) dropFirst(t *topic) {
+	n := t.changes[0]
+	t.changes[0] = nil
+	t.changes = t.changes[1:]
+	if len(t.changes) == 0 {
+		t.changes = nil
+	}
+	t.first++
+	t.bytes -= n.size
+	for i, o := range n.topics {
+		if o == t {
+			last := len(n.topics) - 1
+			n.topics[i] = n.topics[last]
+			n.topics = n.topics[:last]
+			break
+		}
+	}
+	if len(n.topics) > 0 {
+		return
+	}
+	l.bytes -= n.size
+	if n.prev == nil {
+		l.oldest = n.next
+	} else {
+		n.prev.next = n.next
+	}
+	if n.next == nil {
+		l.newest = n.prev
+	} else {
+		n.next.prev = n.prev
+	}
+	n.prev, n.next = nil, nil
+}
