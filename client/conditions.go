@@ -108,15 +108,6 @@ func (o *nodeOptions) finish(d *driver, op, path string, absent, fresh bool) err
 	return nil
 }
 
-// olderFields returns what stands for IfAbsent and IfGeneration in the fields
-// that came before conditions.
-func (o *nodeOptions) olderFields() (generation uint64, conditional bool) {
-	for _, c := range o.conditions {
-		generation = max(generation, c.GetGeneration())
-	}
-	return generation, generation != 0 || o.seen.has(optIfAbsent)
-}
-
 // demand is a condition on the node's number of one kind.
 type demand struct {
 	name   optionName

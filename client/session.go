@@ -102,8 +102,6 @@ func (d *driver) putOp(op string, c *putCall, path string, data []byte, options 
 	put.Path, put.Data, put.HasData, put.Conditions = path, data, data != nil, o.conditions
 	put.Create = !o.seen.has(optMustExist) && o.seen&aboutNode == 0
 	put.Parents = o.seen.has(optWithParents)
-	// For a service that does not know conditions yet.
-	put.IfGeneration, put.Conditional = o.olderFields()
 	return nil
 }
 
@@ -180,9 +178,8 @@ func (d *driver) deleteOp(op, path string, options []DeleteOption) (*storepb.Del
 	if err := o.finish(d, op, path, false, false); err != nil {
 		return nil, err
 	}
-	del := &storepb.Delete{Path: path, Recursive: o.seen.has(optRecursive), Force: o.seen.has(optForce), Conditions: o.conditions}
-	del.IfGeneration, del.Conditional = o.olderFields()
-	return del, nil
+	return &storepb.Delete{Path: path, Recursive: o.seen.has(optRecursive), Force: o.seen.has(optForce),
+		Conditions: o.conditions}, nil
 }
 
 // Break takes a lock away from its holder, whoever it is: for operators. The

@@ -90,14 +90,8 @@ func (t *Txn) Check(path string, conditions ...CheckOption) *Txn {
 		o.require(exists(true))
 	}
 	err = o.finish(t.d, "txn check", path, absent, false)
-	check := &storepb.Check{Path: path, Conditions: o.conditions}
-	if check.Absent = absent; !absent {
-		check.IfGeneration, check.Conditional = o.olderFields()
-	}
-	for _, c := range o.conditions {
-		check.Fence = max(check.Fence, c.GetFence())
-	}
-	return t.add(err, &storepb.MultiOp{Op: &storepb.MultiOp_Check{Check: check}})
+	return t.add(err, &storepb.MultiOp{Op: &storepb.MultiOp_Check{
+		Check: &storepb.Check{Path: path, Conditions: o.conditions}}})
 }
 
 // Release gives locks back in the transaction: those named, or, without any,
