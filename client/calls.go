@@ -7,7 +7,9 @@ import (
 	"time"
 
 	"github.com/seed70370324/lockd/client/machine"
+	"github.com/seed70370324/lockd/internal/clock"
 	"github.com/seed70370324/lockd/internal/nodepath"
+	"github.com/seed70370324/lockd/internal/span"
 	"github.com/seed70370324/lockd/internal/wire/pb"
 	storepb "github.com/seed70370324/lockd/store/pb"
 )
@@ -136,15 +138,16 @@ func (d *driver) read(ctx context.Context, op, path string, msg *pb.Read) (*pb.R
 func (d *driver) acquire(ctx context.Context, op string, a *storepb.Acquire, lc lockConfig) (*Lock, error) {
 	c := newCall(d.newID())
 	c.lock = lockRequest{ctx: ctx, path: a.GetPath(), mode: lc.mode}
-	start := time.Now()
+	start := clock.Now()
 	if err := d.begin(ctx, c, machine.Acquire{ID: c.id, Acquire: a, Stop: lc.stop}); err != nil {
 		return nil, opError(op, a.Path, err)
 	}
 	d.readFor(c)
-	// The service ends the wait; if it cannot be reached, the client does.
+	// The service ends the wait; if it cannot be reached, the client does. What
+	// has been asked for is withdrawn then, also if the service hears of it later.
 	var late <-chan time.Time
-	if lc.seen.has(optWait) && lc.wait > 0 {
-		t := time.NewTimer(lc.wait + waitSlack - time.Since(start))
+	if lc.seen.has(optWait) {
+		t := time.NewTimer(span.Add(lc.wait, waitSlack) - (clock.Now() - start))
 		defer t.Stop()
 		late = t.C
 	}
@@ -168,12 +171,27 @@ func (d *driver) acquire(ctx context.Context, op string, a *storepb.Acquire, lc 
 	l := c.lock.lock
 	if l != nil {
 		c.free()
-		return l, nil
+		return handOver(op, l)
 	}
 	held := heldError(c, queued)
 	c.free()
-	held.Waited = time.Since(start)
+	held.Waited = clock.Now() - start
 	return nil, notGranted(ctx, op, r, held)
+}
+
+// handOver gives a lock that was granted to its caller.
+//
+// Invariant: a lock that is lost is never handed over. The caller may not have
+// run for as long as it likes since the grant: OnWait took its time, the process
+// was descheduled, the machine suspended.
+func handOver(op string, l *Lock) (*Lock, error) {
+	lost := l.Err()
+	if lost == nil {
+		return l, nil
+	}
+	l.startRelease() // nothing has been done under it
+	return nil, &Error{Op: op, Path: l.path, Err: lost,
+		Detail: "it was granted, and lost before this program got to run; nothing was done under it: try again"}
 }
 
 // heldError tells what was said when a request was queued; queued is nil if it

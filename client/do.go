@@ -42,5 +42,9 @@ func (s *Session) Do(ctx context.Context, path string, work func(context.Context
 	defer cancel(nil)
 	stop := context.AfterFunc(l.Context(), func() { cancel(context.Cause(l.Context())) })
 	defer stop()
-	return work(wctx, l)
+	// Right before the work: whatever time has passed since the grant counts.
+	if lost := l.Err(); lost != nil {
+		return lost
+	}
+	return work(&holdContext{wctx, l, cancel}, l)
 }

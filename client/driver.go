@@ -436,9 +436,10 @@ func (d *driver) results(e *machine.Effects, now time.Duration) {
 			fresh = append(fresh, d.makeLock(c, r.Result.GetGrant()))
 		}
 	}
-	d.guard.apply(fresh, e.Deadlines, e.Lost)
-	clear(fresh) // the driver keeps no lock alive
-	d.fresh = fresh
+	late := invariant.Planted(invariant.AnswerBeforeGuard)
+	if !late {
+		d.guard.apply(fresh, e.Deadlines, e.Lost)
+	}
 	for _, r := range e.Done {
 		c := d.calls[r.ID]
 		delete(d.calls, r.ID)
@@ -456,9 +457,17 @@ func (d *driver) results(e *machine.Effects, now time.Duration) {
 		case c.release != nil:
 			c.release.releaseDone(r.Result, r.Err)
 		default:
+			if l := c.lock.lock; l != nil && !l.watched() {
+				invariant.Assert(false, "lock %s is handed over before its deadline is watched", l.path)
+			}
 			c.answers <- answer{Done: r}
 		}
 	}
+	if late {
+		d.guard.apply(fresh, e.Deadlines, e.Lost)
+	}
+	clear(fresh) // the driver keeps no lock alive
+	d.fresh = fresh
 }
 
 // updates passes on what watches have to tell. It reports whether one was

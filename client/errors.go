@@ -37,6 +37,9 @@ var (
 	ErrHeld = errors.New("lock is held")
 	// ErrLost: the lock has been lost; whatever it guarded must have stopped.
 	ErrLost = machine.ErrLost
+	// ErrReentrant: the lock was asked for with the context of the same lock,
+	// held by the same session: it would wait for itself.
+	ErrReentrant = errors.New("lock is held by this very call chain")
 	// ErrReleased is the cause with which a lock's context ends on Release.
 	ErrReleased = errors.New("lock was released")
 

@@ -10,6 +10,7 @@ import (
 	"github.com/seed70370324/lockd/client/machine"
 	"github.com/seed70370324/lockd/internal/clock"
 	"github.com/seed70370324/lockd/internal/sequencer"
+	"github.com/seed70370324/lockd/internal/span"
 	storepb "github.com/seed70370324/lockd/store/pb"
 )
 
@@ -70,6 +71,45 @@ func (l *Lock) Sequencer() string {
 	})
 }
 
+// holdContext is a context that ends with a lock. Err looks at the clock, so that
+// work which asks does not go on behind the deadline, even if the goroutine that
+// ends contexts has not got to run yet.
+type holdContext struct {
+	context.Context
+	l      *Lock
+	cancel context.CancelCauseFunc
+}
+
+// Err is context.Context's.
+func (c *holdContext) Err() error {
+	if lost := c.l.Err(); lost != nil {
+		c.cancel(lost)
+	}
+	return c.Context.Err()
+}
+
+// holdKey finds the lock that a context belongs to.
+type holdKey struct{}
+
+// Value is context.Context's.
+func (c *holdContext) Value(key any) any {
+	if key == (holdKey{}) {
+		return c.l
+	}
+	return c.Context.Value(key)
+}
+
+// reentered returns the lock of path, held by the session of d, that ctx belongs
+// to, if there is one: who waits for it under itself waits for ever.
+func (d *driver) reentered(ctx context.Context, path string) *Lock {
+	for l, _ := ctx.Value(holdKey{}).(*Lock); l != nil; l, _ = l.from.Value(holdKey{}).(*Lock) {
+		if l.d == d && l.path == path && l.Err() == nil {
+			return l
+		}
+	}
+	return nil
+}
+
 // Context ends when the lock is lost (context.Cause is then ErrLost with the
 // reason) or released (ErrReleased). Guarded work should stop with it. It has
 // the values of the context that Lock was called with, but does not end with
@@ -78,7 +118,8 @@ func (l *Lock) Context() context.Context {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.ctx == nil {
-		l.ctx, l.cancel = context.WithCancelCause(context.WithoutCancel(l.from))
+		ctx, cancel := context.WithCancelCause(context.WithoutCancel(l.from))
+		l.ctx, l.cancel = &holdContext{ctx, l, cancel}, cancel
 		if l.over != nil {
 			l.cancel(l.over)
 		}
@@ -87,7 +128,7 @@ func (l *Lock) Context() context.Context {
 }
 
 // Deadline is when the lock will be lost unless the service is heard of before:
-// the end of the client's lease, plus the lock-delay, less Stop and an
+// the end of the client's lease, plus the lock-delay, less StopGrace and an
 // allowance for the drift of clocks. It moves forward with each renewal.
 func (l *Lock) Deadline() time.Time {
 	l.mu.Lock()
@@ -149,6 +190,13 @@ func (l *Lock) checkDeadline(now time.Duration) time.Duration {
 	}
 	l.lose("the service was not heard of before the lock's deadline")
 	return 0
+}
+
+// watched reports whether the lock has a deadline, or is over.
+func (l *Lock) watched() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.deadline != 0 || l.over != nil
 }
 
 // move sets the deadline. A lock that is over stays over.
@@ -275,7 +323,12 @@ func (l *Lock) releaseDone(r *storepb.Result, err error) {
 // Lock acquires the lock of path, exclusive unless Shared, creating what is
 // missing of the path as container nodes unless MustExist. It waits until the
 // lock is granted, in the order in which requests arrived; a second call with
-// the same session queues behind the first like any other.
+// the same session queues behind the first like any other. It fails with
+// ErrReentrant at once if ctx descends from the context of that very lock, for
+// then it would wait for itself.
+//
+// A lock that was granted and lost again before the caller got to run is not
+// handed over: the error is ErrLost then.
 //
 // If it is not granted within Wait, or ctx ends while it waits, the error is a
 // *HeldError, which names the holders; the request is withdrawn. When ctx ends
@@ -285,10 +338,18 @@ func (s *Session) Lock(ctx context.Context, path string, options ...LockOption) 
 }
 
 // TryLock is Lock without waiting: if the lock is not free it fails at once
-// with *HeldError.
+// with *HeldError. If the service does not answer within a second it fails with
+// ErrUnavailable, and the request is withdrawn.
 func (s *Session) TryLock(ctx context.Context, path string, options ...LockOption) (*Lock, error) {
 	return s.d.lock(ctx, "trylock", path, options, true)
 }
+
+// waitForever is a wait that is not told to the service: it is not limited.
+const waitForever = 100 * 365 * 24 * time.Hour
+
+// defaultStopShare: without StopGrace a third of the lock-delay is for the work
+// to stop in; the rest is kept for outages, in which the lock is not lost.
+const defaultStopShare = 3
 
 // waitSlack is how much longer than Wait the client gives the service to
 // answer before it withdraws the request by itself.
@@ -312,12 +373,19 @@ func (d *driver) lock(ctx context.Context, op, path string, options []LockOption
 	if err := c.check(); err != nil {
 		return nil, &Error{Op: op, Path: path, Err: ErrInvalid, Detail: err.Error()}
 	}
+	if l := d.reentered(ctx, path); l != nil {
+		return nil, &Error{Op: op, Path: path, Err: ErrReentrant,
+			Detail: fmt.Sprintf("it was asked for with a context of the lock that this session holds under fence %d", l.Fence())}
+	}
+	if !c.seen.has(optStopGrace) {
+		c.stop = c.delay / defaultStopShare
+	}
 	a := &storepb.Acquire{
 		Path:        path,
 		Mode:        storepb.LockMode(c.mode),
 		LockDelayMs: uint64(c.delay / time.Millisecond),
-		NoDeadline:  !c.seen.has(optWait),
-		WaitMs:      uint64((c.wait + time.Millisecond - 1) / time.Millisecond),
+		NoDeadline:  !c.seen.has(optWait) || c.wait >= waitForever,
+		WaitMs:      span.UpToMillis(c.wait),
 		Create:      !c.seen.has(optMustExist),
 	}
 	return d.acquire(ctx, op, a, c)
@@ -330,7 +398,7 @@ func (c *lockConfig) check() error {
 	case c.delay < 0 || c.delay > LockDelayMax:
 		return fmt.Errorf("lock-delay of %v: 0 to %v is allowed", c.delay, LockDelayMax)
 	case c.stop < 0:
-		return fmt.Errorf("stop time of %v is negative", c.stop)
+		return fmt.Errorf("time to stop of %v is negative", c.stop)
 	case c.wait < 0:
 		return fmt.Errorf("wait of %v is negative", c.wait)
 	}

@@ -142,7 +142,8 @@ func LockDelay(d time.Duration) LockOption {
 
 // StopGrace says how long the guarded work needs to stop once its context has
 // ended. The context ends so much earlier. It must be less than the lock-delay
-// plus two thirds of the lease. Default 0.
+// plus two thirds of the lease, less twice the drift of clocks and 50 ms, or the
+// lock would be lost while nothing is wrong. Default: a third of the lock-delay.
 func StopGrace(d time.Duration) LockOption {
 	return lockOptionFunc(func(c *lockConfig) { c.once(optStopGrace); c.stop = d })
 }

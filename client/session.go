@@ -37,9 +37,11 @@ func Dial(ctx context.Context, addresses []string, options ...Option) (*Session,
 func (s *Session) ID() uint64 { return s.d.sessionID() }
 
 // Close ends the session: its ephemeral nodes go, its waiting lock requests
-// are withdrawn, its locks are freed, those that were not released only after
-// lease and lock-delay, since work may still be going on under them: their
-// contexts end now. Calls under way end with ErrClosed.
+// are withdrawn, its locks are freed. The contexts of locks that are held end
+// now, and for a second at most Close waits for the work under them to end and
+// to call Release. Locks that have not been released by then go on only after
+// lease and lock-delay, since the work may still be going on. Calls under way
+// end with ErrClosed.
 //
 // Close waits a few seconds at most. An error says that the service could not
 // be told; then the session ends there when its lease has run out. Closing a

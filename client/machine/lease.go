@@ -6,6 +6,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/seed70370324/lockd/internal/span"
 	"github.com/seed70370324/lockd/internal/wire/pb"
 	storepb "github.com/seed70370324/lockd/store/pb"
 )
@@ -47,7 +48,7 @@ func (m *Machine) opened(r *pb.OpenSessionReply) {
 		return
 	}
 	m.lease.session = r.GetSession()
-	m.lease.length = time.Duration(r.GetLeaseMs()) * time.Millisecond
+	m.lease.length = leaseGiven(r.GetLeaseMs())
 	m.linkIsReady()
 	// An answer that took longer than the lease leaves nothing of it: then the
 	// KeepAlive below brings the first lease.
@@ -117,7 +118,7 @@ func (m *Machine) kept(r *pb.KeepAliveReply) {
 	for _, l := range r.GetLeases() {
 		if l.GetSession() == s.session {
 			s.leaseless = 0
-			s.length = time.Duration(l.GetLeaseMs()) * time.Millisecond
+			s.length = leaseGiven(l.GetLeaseMs())
 			m.extend(sentAt, r.GetHeldNs(), s.length)
 		}
 	}
@@ -154,10 +155,20 @@ func (m *Machine) extend(sentAt time.Duration, heldNs int64, length time.Duratio
 	m.leaseMoved()
 }
 
-// lessDrift is a span of time less twice what two clocks may differ in it.
+// lessDrift returns d less twice what two clocks may differ by in that time. It
+// is calculated in two parts, for the product of d and the drift may be out of
+// range.
 func (m *Machine) lessDrift(d time.Duration) time.Duration {
-	return d - d*time.Duration(2*m.o.DriftPPM)/1_000_000
+	const million = 1_000_000
+	twice := time.Duration(2 * m.o.DriftPPM)
+	return d - d/million*twice - d%million*twice/million
 }
+
+// spanMax bounds the lease and the lock-delay that the service names. Both are
+// far shorter; a longer one counts as this, which makes this client stop sooner.
+const spanMax = 24 * time.Hour
+
+func leaseGiven(ms uint64) time.Duration { return min(span.Millis(ms), spanMax) }
 
 // checkLease: a lease that has run out puts the session in jeopardy, a grace
 // period that has run out ends it.
@@ -170,7 +181,7 @@ func (m *Machine) checkLease() {
 		s.lapsed = s.end
 		m.setState(Jeopardy)
 	}
-	if m.state == Jeopardy && m.now >= s.lapsed+m.o.Grace {
+	if m.state == Jeopardy && m.now >= span.Add(s.lapsed, m.o.Grace) {
 		m.expire(fmt.Sprintf("no master was reached within the grace period of %v: %s", m.o.Grace, m.Attempts()))
 		return
 	}
@@ -189,7 +200,7 @@ func (m *Machine) leaseWake() time.Duration {
 	case Live:
 		w = s.end
 	case Jeopardy:
-		w = s.lapsed + m.o.Grace
+		w = span.Add(s.lapsed, m.o.Grace)
 	}
 	if m.link.phase == linkReady && s.next > 0 && (w == 0 || s.next < w) {
 		w = s.next

@@ -439,8 +439,71 @@ func TestClose(t *testing.T) {
 			t.Fatalf("lost %v", r.lost)
 		}
 		r.fails(2, machine.ErrClosed)
+		r.silent() // the work is given time to end
+		r.pass(sec)
 		if c := r.request(3).GetCloseSession(); c == nil || c.WorkEnded {
-			t.Fatalf("sent %v: nobody said that the work under the lock has ended", c)
+			t.Fatalf("sent %v: no Release has said that the work under the lock has ended", c)
+		}
+		r.step(machine.Release{ID: 3, Lock: 1})
+		r.fails(3, machine.ErrClosed)
+	})
+	t.Run("work ends after Close has begun", func(t *testing.T) {
+		r := newRig(t, machine.Options{})
+		r.open()
+		r.keepAlive()
+		for id := machine.CallID(1); id <= 2; id++ {
+			r.acquire(id, 0)
+			r.request(uint64(id))
+			r.receive(granted(uint64(id)))
+		}
+		r.step(machine.Close{})
+		r.pass(sec / 2)
+		r.step(machine.Release{ID: 3, Lock: 1})
+		if rel := r.request(3).GetRelease(); rel.GetTicket() != 1 {
+			t.Fatalf("sent %v", rel)
+		}
+		r.silent() // the other lock is held
+		r.step(machine.Release{ID: 4, Lock: 2})
+		if rel := r.request(4).GetRelease(); rel.GetTicket() != 2 {
+			t.Fatalf("sent %v", rel)
+		}
+		if c := r.request(5).GetCloseSession(); c == nil || !c.WorkEnded {
+			t.Fatalf("sent %v", c)
+		}
+		for n := uint64(3); n <= 5; n++ {
+			r.receive(code(n, storepb.Code_OK))
+		}
+		r.succeeds(3, storepb.Code_OK)
+		r.succeeds(4, storepb.Code_OK)
+		r.lastState(machine.Closed)
+	})
+	t.Run("work under a lock that was lost before goes on", func(t *testing.T) {
+		r := newRig(t, machine.Options{})
+		r.open()
+		r.keepAlive()
+		r.acquire(1, 0)
+		r.request(1)
+		r.receive(granted(1))
+		r.cut()
+		r.pass(r.ends[1] - r.now) // lost; the session is in jeopardy
+		if len(r.lost) != 1 {
+			t.Fatalf("lost %v", r.lost)
+		}
+		r.attach()
+		r.receive(kept(r.keepAlive(), 0, 12*sec))
+		if f := r.request(2).GetForfeit(); f.GetTicket() != 1 {
+			t.Fatalf("sent %v", f)
+		}
+		r.receive(code(2, storepb.Code_OK))
+		r.sent = nil
+		r.step(machine.Close{})
+		r.now += sec
+		r.step(machine.Tick{})
+		for len(r.sent) > 0 && r.sent[0].GetRequest() == nil {
+			r.keepAlive()
+		}
+		if c := r.request(3).GetCloseSession(); c == nil || c.WorkEnded {
+			t.Fatalf("sent %v: no Release has said that the work under the lost lock has ended", c)
 		}
 	})
 	t.Run("service away", func(t *testing.T) {

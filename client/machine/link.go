@@ -6,6 +6,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/seed70370324/lockd/internal/span"
 	"github.com/seed70370324/lockd/internal/wire/pb"
 )
 
@@ -203,7 +204,7 @@ func (m *Machine) lostLink(err error, hint string, wait time.Duration) {
 		l.hops = 0
 		l.nextDial = m.now + m.pause()
 	}
-	l.nextDial = max(l.nextDial, m.now+wait)
+	l.nextDial = max(l.nextDial, span.Add(m.now, wait))
 	m.requestsUnsent()
 	m.readsUnsent()
 	m.watchesUnsent()

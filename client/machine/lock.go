@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/seed70370324/lockd/internal/invariant"
+	"github.com/seed70370324/lockd/internal/span"
 	"github.com/seed70370324/lockd/internal/wire/pb"
 	storepb "github.com/seed70370324/lockd/store/pb"
 )
@@ -47,6 +48,7 @@ type locks struct {
 	byID      map[CallID]*acquire
 	byTicket  map[uint64]*acquire
 	held      []*acquire // parked or held, and not lost
+	working   int        // handed over, and neither released nor given back
 	soonest   time.Duration
 	stale     bool   // soonest must be found anew
 	seenEvent uint64 // last session event taken
@@ -62,10 +64,10 @@ func (m *Machine) startAcquire(e Acquire) {
 	if m.refuse(e.ID) || m.overfull(e.ID) {
 		return
 	}
-	delay := time.Duration(e.Acquire.GetLockDelayMs()) * time.Millisecond
-	if limit := delay + m.lease.length*2/3; e.Stop < 0 || e.Stop >= limit {
-		m.done(Done{ID: e.ID, Err: fmt.Errorf("%w: a stop time of %v is not less than the lock-delay and two thirds of the lease, %v",
-			ErrInvalid, e.Stop, limit)})
+	delay := min(span.Millis(e.Acquire.GetLockDelayMs()), spanMax)
+	if limit := m.stopLimit(delay); e.Stop < 0 || e.Stop >= limit {
+		m.done(Done{ID: e.ID, Err: fmt.Errorf("%w: a time to stop of %v is not less than %v: lock-delay and two thirds of the lease, less %v and twice the drift of clocks",
+			ErrInvalid, e.Stop, limit.Truncate(time.Millisecond), stopMargin)})
 		return
 	}
 	a := &acquire{id: e.ID, path: e.Acquire.GetPath(), delay: delay, stop: e.Stop, index: -1}
@@ -81,6 +83,20 @@ func (m *Machine) startAcquire(e Acquire) {
 	m.calls[e.ID] = call{acq: a}
 	m.locks.byID[e.ID] = a
 	m.enqueue(a.req)
+}
+
+// stopMargin is what a renewal of the lease may come late by, while nothing is
+// wrong, before a lock whose work takes the longest time to stop is lost.
+const stopMargin = 50 * time.Millisecond
+
+// stopLimit is what the time to stop must be less than: the lock-delay and two
+// thirds of the lease, less twice the drift and stopMargin. The service holds a
+// KeepAlive for a third of the lease, and its answer is good for four thirds
+// from when it was sent, less twice the drift in them. The next answer comes
+// when two thirds are over.
+func (m *Machine) stopLimit(delay time.Duration) time.Duration {
+	third := m.lease.length / 3
+	return m.lessDrift(delay) + m.lessDrift(4*third) - 2*third - stopMargin
 }
 
 // ticketed: the request has its number, by which events name it.
@@ -132,7 +148,7 @@ func (m *Machine) granted(a *acquire, g *storepb.Grant) {
 	}
 	if g.GetLockDelayMs() != uint64(a.delay/time.Millisecond) {
 		// The service's word counts.
-		a.delay = time.Duration(g.GetLockDelayMs()) * time.Millisecond
+		a.delay = min(span.Millis(g.GetLockDelayMs()), spanMax)
 	}
 	a.phase = acqParked
 	a.index = len(m.locks.held)
@@ -149,6 +165,7 @@ func (m *Machine) handOver(a *acquire) {
 		return
 	}
 	a.phase = acqHeld
+	m.locks.working++
 	m.locks.stale = true
 	g := a.grant
 	m.out.Deadlines = append(m.out.Deadlines, Deadline{Lock: a.id, At: m.deadline(a)})
@@ -186,6 +203,21 @@ func (m *Machine) checkDeadlines() {
 		}
 	}
 	m.loseAll(lost, "the service was not heard of before the lock's deadline")
+	m.forfeit(lost)
+}
+
+// forfeit tells the service of locks that were lost by this client's own clock,
+// while the session may live on. Else the service would go on counting them as
+// held, and this session could wait for its own lock for ever. It is told ahead
+// of all that is not on its way yet, so that a new Acquire comes behind it.
+// That the work has ended is not said: only the Release says that.
+func (m *Machine) forfeit(lost []*acquire) {
+	rs := make([]*request, len(lost))
+	for i, a := range lost {
+		rs[i] = &request{kind: forfeitRequest, acq: a, cmd: &storepb.Command{Op: &storepb.Command_Forfeit{
+			Forfeit: &storepb.Forfeit{Ticket: a.ticket}}}}
+	}
+	m.enqueueFirst(rs)
 }
 
 func (m *Machine) deadlineWake() time.Duration {
@@ -237,7 +269,9 @@ func (m *Machine) unhold(a *acquire) {
 
 // startRelease: the guarded work has ended.
 func (m *Machine) startRelease(e Release) {
-	if m.refuse(e.ID) {
+	// While the session is being closed locks can be released until the service
+	// is told.
+	if (m.ended() || m.reqs.closing != nil) && m.refuse(e.ID) {
 		return
 	}
 	a := m.locks.byID[e.Lock]
@@ -252,7 +286,7 @@ func (m *Machine) startRelease(e Release) {
 // or the ghost; it goes on for as long as the session lives.
 func (m *Machine) giveBack(a *acquire, id CallID) {
 	m.unhold(a)
-	a.phase = acqLeaving
+	m.leave(a, acqLeaving)
 	x := &struct { // in one piece
 		request
 		command storepb.Command
@@ -268,6 +302,16 @@ func (m *Machine) giveBack(a *acquire, id CallID) {
 		m.calls[id] = call{req: r}
 	}
 	m.enqueue(r)
+	m.checkClose()
+}
+
+// leave gives a another phase, behind acqHeld.
+func (m *Machine) leave(a *acquire, phase acquirePhase) {
+	if a.phase == acqHeld {
+		m.locks.working--
+		invariant.Assert(m.locks.working >= 0, "%d locks are handed over", m.locks.working)
+	}
+	a.phase = phase
 }
 
 // releasedIn notes the locks that a request has released, which was done. A
@@ -279,6 +323,7 @@ func (m *Machine) releasedIn(r *request) {
 		case a == nil:
 		case a.phase == acqHeld:
 			m.forget(a)
+			m.checkClose()
 		default:
 			a.inTxn = true
 		}
@@ -311,7 +356,7 @@ func (m *Machine) overWith(a *acquire, d Done) {
 	m.unhold(a)
 	m.done(d)
 	if a.req != nil && a.req.number != 0 {
-		a.phase = acqOver // its number is still to be answered
+		m.leave(a, acqOver) // its number is still to be answered
 		return
 	}
 	m.forget(a)
@@ -319,6 +364,7 @@ func (m *Machine) overWith(a *acquire, d Done) {
 
 func (m *Machine) forget(a *acquire) {
 	m.unhold(a)
+	m.leave(a, acqOver)
 	delete(m.locks.byID, a.id)
 	delete(m.locks.byTicket, a.ticket)
 }
@@ -380,19 +426,6 @@ func (m *Machine) flushAck() {
 	k.ackSent = k.seenEvent
 	m.send(&pb.ClientMessage{Body: &pb.ClientMessage_Ack{Ack: &pb.AckEvents{
 		Session: m.lease.session, Number: k.seenEvent}}})
-}
-
-// closeLocks: the session is being closed. Every lock is lost and every request
-// refused; reports whether all work under locks has ended.
-func (m *Machine) closeLocks() (workEnded bool) {
-	workEnded = true
-	for _, a := range m.locks.sorted() {
-		if a.phase == acqHeld {
-			workEnded = false // no Release has come, so it may be going on
-		}
-	}
-	m.failLocks(ErrClosed)
-	return workEnded
 }
 
 // failLocks ends every lock request and loses every lock.

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/seed70370324/lockd/client/machine"
+	"github.com/seed70370324/lockd/internal/span"
 	"github.com/seed70370324/lockd/internal/wire/pb"
 	storepb "github.com/seed70370324/lockd/store/pb"
 )
@@ -95,8 +96,13 @@ func TestLostForGood(t *testing.T) {
 	if len(r.lost) != 1 {
 		t.Fatalf("lost %v", r.lost)
 	}
+	k = r.keepAlive()
+	if f := r.request(2).GetForfeit(); f.GetTicket() != 1 {
+		t.Fatalf("sent %v, expected that the loss is told", f)
+	}
+	r.receive(code(2, storepb.Code_OK))
 	moved := r.ends[1]
-	r.receive(kept(r.keepAliveAfter(), 0, 12*sec))
+	r.receive(kept(k, 0, 12*sec))
 	if len(r.lost) != 1 || r.ends[1] != moved {
 		t.Fatalf("lost %v, deadline moved to %v", r.lost, r.ends[1])
 	}
@@ -108,11 +114,46 @@ func TestLostForGood(t *testing.T) {
 	// The work has ended: the ghost goes.
 	r.sent = nil
 	r.step(machine.Release{ID: 9, Lock: 1})
-	if rel := r.request(2).GetRelease(); rel.GetTicket() != 1 || rel.GetPath() != "/l" {
+	if rel := r.request(3).GetRelease(); rel.GetTicket() != 1 || rel.GetPath() != "/l" {
 		t.Fatalf("sent %v", rel)
 	}
-	r.receive(code(2, storepb.Code_OK))
+	r.receive(code(3, storepb.Code_OK))
 	r.succeeds(9, storepb.Code_OK)
+}
+
+// The loss is told ahead of what the application asks for after it, so that its
+// session does not wait for its own lock; it is repeated like any request.
+func TestForfeitGoesFirst(t *testing.T) {
+	r := heldRig(t, machine.Options{Grace: 45 * sec}, 0)
+	r.acquire(2, 0) // queued before the loss, and numbered
+	r.request(2)
+	r.receive(code(2, storepb.Code_WAITING))
+	r.cut()
+	r.step(machine.Call{ID: 3, Command: put("/a")}) // queued, without a number
+	r.pass(r.ends[1] - r.now)
+	if len(r.lost) != 1 || r.lost[0].Lock != 1 {
+		t.Fatalf("lost %v", r.lost)
+	}
+	r.acquire(4, 0)
+	r.attach()
+	r.receive(kept(r.keepAlive(), 0, 12*sec))
+	if f := r.request(3).GetForfeit(); f.GetTicket() != 1 {
+		t.Fatalf("sent %v", f)
+	}
+	if r.request(4).GetPut() == nil || r.request(5).GetAcquire() == nil {
+		t.Fatal("not the calls that waited")
+	}
+	r.reconnect()
+	r.receive(kept(r.keepAlive(), 0, 12*sec))
+	if f := r.request(3).GetForfeit(); f.GetTicket() != 1 {
+		t.Fatalf("repeated %v", f)
+	}
+	r.receive(code(3, storepb.Code_OK))
+	// What the service took away needs no telling.
+	r.receive(event(&storepb.SessionEvent{Number: 1, Code: storepb.Code_LOST, Ticket: 1}))
+	if len(r.lost) != 1 {
+		t.Fatalf("lost %v", r.lost)
+	}
 }
 
 // keepAliveAfter lets time pass until a KeepAlive is sent.
@@ -127,11 +168,40 @@ func (r *rig) keepAliveAfter() *pb.KeepAlive {
 
 func TestStopIsBounded(t *testing.T) {
 	r := live(t)
-	r.acquire(1, lockDelay+8*sec)
+	// Lock-delay and two thirds of the lease; the drift of this rig is next to
+	// nothing.
+	limit := lockDelay + 8*sec - 50*ms - 2*(lockDelay+16*sec)/1_000_000
+	r.acquire(1, limit)
 	r.fails(1, machine.ErrInvalid)
+	r.acquire(2, span.Forever)
+	r.fails(2, machine.ErrInvalid)
 	r.silent()
-	r.acquire(2, lockDelay+8*sec-1)
+	r.acquire(3, limit-1)
 	r.request(1)
+}
+
+// The longest time to stop that is taken leaves the lock held as long as
+// nothing is wrong: each KeepAlive is held for a third of the lease, and its
+// answer comes 20 ms late.
+func TestLongestStopHolds(t *testing.T) {
+	const lease, drift = 3 * sec, 10_000
+	r := newRig(t, machine.Options{DriftPPM: drift, Lease: lease})
+	r.openLease(lease)
+	k := r.keepAlive()
+	r.acquire(1, lockDelay+lease*2/3-(lockDelay+lease*4/3)*2*drift/1_000_000-50*ms-1)
+	r.request(1)
+	r.now += ms
+	r.receive(granted(1))
+	r.outcome(1)
+	for range 30 {
+		sentAt := r.now
+		r.pass(lease/3 + 20*ms)
+		r.receive(kept(k, r.now-sentAt-20*ms, lease))
+		k = r.keepAliveAfter()
+		if len(r.lost) > 0 {
+			t.Fatalf("lost at %v: %v", r.now, r.lost)
+		}
+	}
 }
 
 func TestAcquireOutcomes(t *testing.T) {

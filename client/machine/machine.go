@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/seed70370324/lockd/internal/invariant"
+	"github.com/seed70370324/lockd/internal/span"
 	"github.com/seed70370324/lockd/internal/wire/pb"
 )
 
@@ -13,7 +14,10 @@ const (
 	defaultGrace = 45 * time.Second
 	defaultOpen  = 10 * time.Second
 	defaultDrift = 10_000
-	// closeTime bounds how long Close tries to tell the service.
+	// closeWork bounds how long Close waits for the work under locks, whose
+	// contexts it has ended, to end too and release them.
+	closeWork = time.Second
+	// closeTime bounds how long Close tries to tell the service after that.
 	closeTime = 3 * time.Second
 	// callsMax bounds the calls of each kind that wait in the machine.
 	callsMax = 8192
@@ -31,6 +35,7 @@ type Machine struct {
 	err     error // why it ended
 	openEnd time.Duration
 	closing bool
+	workEnd time.Duration // closing: do not wait for work under locks any longer
 	closeAt time.Duration // give up closing
 
 	cell         string
@@ -67,7 +72,7 @@ func New(o Options) *Machine {
 		o:       o,
 		rand:    o.Seed,
 		now:     o.Now,
-		openEnd: o.Now + o.OpenTimeout,
+		openEnd: span.Add(o.Now, o.OpenTimeout),
 		calls:   make(map[CallID]call),
 	}
 	m.lease.length = o.Lease
@@ -185,6 +190,7 @@ func (m *Machine) advance(now time.Duration) {
 	case m.state == Connecting && m.now >= m.openEnd:
 		m.end(Closed, fmt.Errorf("%w: no master within %v: %s", ErrUnavailable, m.o.OpenTimeout, m.Attempts()))
 	default:
+		m.checkClose()
 		m.checkLink()
 		m.checkReads()
 	}
@@ -200,6 +206,9 @@ func (m *Machine) wake() time.Duration {
 	}
 	if m.closing {
 		at(m.closeAt)
+		if m.reqs.closing == nil {
+			at(m.workEnd)
+		}
 	}
 	if m.state == Connecting {
 		at(m.openEnd)
@@ -273,7 +282,8 @@ func (m *Machine) cancel(id CallID) {
 	}
 }
 
-// close begins to end the session: what can be refused is refused, and a
+// close begins to end the session: what can be refused is refused, every lock is
+// lost, so that the work under it ends, and once the locks are released a
 // CloseSession goes behind what is under way.
 func (m *Machine) close() {
 	if m.ended() || m.closing {
@@ -284,12 +294,33 @@ func (m *Machine) close() {
 		return
 	}
 	m.closing = true
-	m.closeAt = m.now + closeTime
+	m.workEnd = m.now
+	if m.locks.working > 0 {
+		m.workEnd += closeWork
+	}
+	m.closeAt = m.workEnd + closeTime
 	m.failReads(ErrClosed)
 	m.failWatches(ErrClosed)
 	m.failQueued(ErrClosed)
-	workEnded := m.closeLocks()
-	m.queueClose(workEnded)
+	m.failLocks(ErrClosed)
+	m.checkClose()
+}
+
+// checkClose sends the CloseSession when no work goes on under a lock, or when
+// that has been waited for long enough.
+//
+// Invariant: it says that the work has ended only if each lock that was handed
+// over has been released. A lock that was lost is no exception: only its Release
+// says that the work under it has ended.
+func (m *Machine) checkClose() {
+	if !m.closing || m.reqs.closing != nil {
+		return
+	}
+	ended := m.locks.working == 0
+	if !ended && m.now < m.workEnd {
+		return
+	}
+	m.queueClose(ended || invariant.Planted(invariant.CloseSaysWorkEnded))
 }
 
 // end is the end of the session: every call is answered, every lock lost.

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/seed70370324/lockd/internal/span"
 	"github.com/seed70370324/lockd/internal/wire/pb"
 	storepb "github.com/seed70370324/lockd/store/pb"
 )
@@ -123,7 +124,7 @@ func (m *Machine) outageEnd() time.Duration {
 	if !m.o.NoSession || m.state != Live || m.link.phase == linkReady {
 		return 0
 	}
-	return m.link.outage + m.o.Grace
+	return span.Add(m.link.outage, m.o.Grace)
 }
 
 func (m *Machine) readWake() time.Duration {
@@ -141,7 +142,7 @@ func (m *Machine) readWake() time.Duration {
 // refused takes an Error of the service: about a request, a read, a watch, the
 // opening, or the connection.
 func (m *Machine) refused(e *pb.Error) {
-	wait := time.Duration(e.GetRetryAfterMs()) * time.Millisecond
+	wait := span.Millis(e.GetRetryAfterMs())
 	err := serviceError(e)
 	switch e.GetCode() {
 	case pb.ErrorCode_NOT_MASTER, pb.ErrorCode_NO_MASTER, pb.ErrorCode_SHUTTING_DOWN, pb.ErrorCode_TOO_SLOW:
@@ -198,7 +199,7 @@ func (m *Machine) refusedID(e *pb.Error, err error, wait time.Duration) {
 				r.sent = false
 				m.reads.sent--
 			}
-			r.notBefore = m.now + max(wait, retryMin)
+			r.notBefore = span.Add(m.now, max(wait, retryMin))
 			m.reads.unsent = append(m.reads.unsent, r)
 		case e.GetCode() == pb.ErrorCode_READ_NOT_FOUND:
 			m.readDone(r, Done{ID: r.id, Read: &pb.ReadReply{Id: r.wire, Code: storepb.Code_NOT_FOUND, Detail: e.GetText()}})

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/seed70370324/lockd/internal/invariant"
+	"github.com/seed70370324/lockd/internal/span"
 	"github.com/seed70370324/lockd/internal/wire/pb"
 	storepb "github.com/seed70370324/lockd/store/pb"
 )
@@ -27,6 +28,7 @@ const (
 	plainRequest requestKind = iota
 	acquireRequest
 	releaseRequest
+	forfeitRequest
 	closeRequest
 )
 
@@ -329,6 +331,7 @@ func (m *Machine) settle(r *request, res *storepb.Result) {
 		if r.id != 0 {
 			m.done(answer(r, res))
 		}
+	case forfeitRequest: // nothing waits for it, whatever has become of it
 	case closeRequest:
 		m.end(Closed, ErrClosed)
 	}
@@ -363,8 +366,10 @@ func (m *Machine) refuseRequest(r *request, err error) {
 
 // delayRequest: the service asks to repeat it later.
 func (m *Machine) delayRequest(r *request, wait time.Duration) {
-	m.unsent(r)
-	r.notBefore = m.now + max(wait, retryMin)
+	if !invariant.Planted(invariant.OverloadedNotRepeated) {
+		m.unsent(r)
+	}
+	r.notBefore = span.Add(m.now, max(wait, retryMin))
 }
 
 // cancelRequest ends the wait for a plain call or a release.
@@ -384,6 +389,15 @@ func (m *Machine) cancelRequest(r *request) {
 		r.void = true
 		m.done(Done{ID: id, Err: ErrUnknownOutcome})
 	}
+}
+
+// enqueueFirst queues requests, in order, ahead of all that have no number yet.
+func (m *Machine) enqueueFirst(rs []*request) {
+	q := &m.reqs
+	for _, r := range rs {
+		r.bytes = r.cmd.SizeVT()
+	}
+	q.queue, q.head = append(rs, q.queue[q.head:]...), 0
 }
 
 func (m *Machine) queueClose(workEnded bool) {

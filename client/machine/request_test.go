@@ -347,3 +347,31 @@ func TestDeterministic(t *testing.T) {
 		t.Fatalf("%s\n%s", a, b)
 	}
 }
+
+// What the service asks to send again later is sent again, after the time it
+// named: a request, and what stands in the way of all behind it.
+func TestOverloadedIsRepeated(t *testing.T) {
+	r := newRig(t, machine.Options{})
+	r.open()
+	r.keepAlive()
+	r.call(1)
+	r.request(1)
+	r.receive(&pb.ServerMessage{Body: &pb.ServerMessage_Error{Error: &pb.Error{
+		Code: pb.ErrorCode_OVERLOADED, Session: session, Number: 1, RetryAfterMs: 300}}})
+	r.call(2)
+	r.pass(299 * ms)
+	if len(r.sent) != 0 {
+		t.Fatalf("sent %v before the time that the service named", r.sent)
+	}
+	r.pass(ms)
+	if len(r.sent) == 0 {
+		t.Fatal("the request is not sent again")
+	}
+	r.request(1)
+	r.request(2)
+	r.pending(1)
+	r.receive(code(1, storepb.Code_OK))
+	r.receive(code(2, storepb.Code_OK))
+	r.succeeds(1, storepb.Code_OK)
+	r.succeeds(2, storepb.Code_OK)
+}

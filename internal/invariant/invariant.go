@@ -53,6 +53,11 @@ const (
 	// Of the links between replicas. replog/lane's tests find them.
 	PartsWithoutWindow Bug = "parts-without-window" // a link sends parts although the window is full
 	PartsOutOfPlace    Bug = "parts-out-of-place"   // a part is taken that does not belong where it stands
+
+	// Of the client; its own tests plant them.
+	OverloadedNotRepeated Bug = "overloaded-not-repeated" // a request that the service asks to send again is not
+	CloseSaysWorkEnded    Bug = "close-says-work-ended"   // Close says so of locks that were never released
+	AnswerBeforeGuard     Bug = "answer-before-guard"     // a lock is handed over before its deadline is watched
 )
 
 // Those of the disk, which tests of package replog find.
@@ -78,4 +83,5 @@ var Bugs = []Bug{
 	PartsWithoutWindow, PartsOutOfPlace,
 	LostMarkTolerated, LastFlushNotWrittenAgain, DirectWritesNotDurable, DirectoriesNotSynced, NoFdatasync,
 	IdentityBeforeSlotOne, BelievesBelowInstalled, SuccessorNotNoted,
+	OverloadedNotRepeated, CloseSaysWorkEnded, AnswerBeforeGuard,
 }
