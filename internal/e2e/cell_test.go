@@ -28,9 +28,11 @@ var soakFor = os.Getenv("LOCKD_SOAK")
 func TestMain(m *testing.M) {
 	os.Exit(func() int {
 		// lockd refuses what stands in its environment and is no flag of it.
-		if err := os.Unsetenv("LOCKD_SOAK"); err != nil {
-			fmt.Fprintln(os.Stderr, err)
-			return 1
+		for _, name := range []string{"LOCKD_SOAK", "LOCKD_SLOW"} {
+			if err := os.Unsetenv(name); err != nil {
+				fmt.Fprintln(os.Stderr, err)
+				return 1
+			}
 		}
 		dir, err := os.MkdirTemp("", "lockd-e2e-")
 		if err != nil {
