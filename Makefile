@@ -10,7 +10,7 @@ PROTOS  := store/pb/store.proto internal/wire/pb/lockd.proto replog/pb/replog.pr
 # without it and say so.
 RACE := $(shell if command -v cc >/dev/null 2>&1 && [ "$$($(GO) env CGO_ENABLED)" = 1 ]; then echo -race; fi)
 
-.PHONY: help build run demo test check sim attack bench bench-pair bench-zookeeper proto fuzz soak
+.PHONY: help build run demo test check sim attack bench bench-pair bench-zookeeper proto fuzz soak slow-link
 
 help: ## list the targets
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -55,6 +55,9 @@ proto: ## generate the Go code of the .proto files
 
 fuzz: ## fuzz every decoder (FOR=60s says how long for each, ONLY=pattern which)
 	@GO=$(GO) sh internal/tools/fuzz.sh $(FOR) $(ONLY)
+
+slow-link: ## large writes in a cell whose replicas have links of 12 Mbit/s, and of 1 Mbit/s with 300 ms one way
+	LOCKD_SLOW=1 $(GO) test -count=1 -timeout 20m -run '^TestLargeWritesOnSlowLinks$$' -v ./internal/e2e
 
 soak: ## the long tier: a real cell under load and kills for ten minutes, as long of simulator, every fuzz target
 	LOCKD_SOAK=10m $(GO) test -count=1 -timeout 30m -run '^TestSoak' -v ./internal/e2e
