@@ -25,6 +25,8 @@ const (
 	DeleteMax          = 10_000         // nodes, and holders and waiters of their locks, that a command deletes
 	SkipMax            = 10_000         // taken names that a sequential create passes over
 	EventsMax          = 65_536         // events kept for a session, those to come included
+	EventBytesMax      = 16 << 20       // bytes of a session's events, as Size counts, those to come included
+	ResultBytesMax     = 4 << 20        // bytes of a session's kept results, as Size counts
 	BlockersMax        = 16             // holders and waiters named in an answer
 	TextMax            = 255            // bytes of a client's name or host
 	NonceMin           = 8              // bytes of an OpenSession's nonce
@@ -184,6 +186,9 @@ type API interface {
 	// first.
 	NextDue(max int) []Due
 	Counts() (sessions, nodes int)
+	// Size returns how many nodes there are and how many bytes the whole state
+	// counts, by rules that are the same on all replicas (size.go): O(1).
+	Size() (nodes int, bytes int64)
 
 	// Clone returns a consistent read-only view in O(1), which another
 	// goroutine may write out.

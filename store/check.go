@@ -31,6 +31,7 @@ type checker struct {
 	s      *Store
 	broken []error
 	sum    uint64
+	bytes  int64
 }
 
 // brokenMax bounds the list of what is broken: the first few tell enough.
@@ -56,6 +57,7 @@ func (k *checker) nodes() {
 		path, n := join(i.dir, i.name), i.node
 		k.that(n.hash == n.computeHash(i.dir, i.name), "%s: its hash is not that of its fields", path)
 		k.sum += n.hash
+		k.bytes += i.size()
 		k.that(badPath(path) == "", "%s: bad path: %s", path, badPath(path))
 		k.that(n.checksum == Checksum(n.data), "%s: its checksum is not that of its content", path)
 		k.that(len(n.data) <= DataMax && (n.hasData || len(n.data) == 0), "%s: content of %d bytes, hasData %t", path, len(n.data), n.hasData)
@@ -100,6 +102,7 @@ func (k *checker) locks() {
 		path, l := i.path, i.lock
 		k.that(l.hash == l.computeHash(path), "lock of %s: its hash is not that of its fields", path)
 		k.sum += l.hash
+		k.bytes += i.size()
 		have := lock{}
 		scan(s.holders, path, func(c *claim) bool {
 			have.count(c, +1)
@@ -136,6 +139,7 @@ func (k *checker) claims() {
 		k.that(c.session == i.session && c.ticket == i.ticket, "claim %d/%d is filed under %d/%d", c.session, c.ticket, i.session, i.ticket)
 		k.that(c.hash == c.computeHash(), "claim %d/%d: its hash is not that of its fields", c.session, c.ticket)
 		k.sum += c.hash
+		k.bytes += c.size()
 		x, alive := s.session(c.session)
 		k.that(alive || c.state == ghost, "claim %d/%d on %s: it waits or holds, its session does not exist", c.session, c.ticket, c.path)
 		k.that(!alive || c.ticket <= x.last, "claim %d/%d on %s: its session has executed only %d requests", c.session, c.ticket, c.path, safeLast(x))
@@ -173,6 +177,7 @@ func (k *checker) sessions() {
 		id, x := i.id, i.session
 		k.that(x.hash == x.computeHash(id) && x.who == x.identityHash(id), "session %d: its hash is not that of its fields", id)
 		k.sum += x.hash
+		k.bytes += x.size()
 		k.that(id > 0 && id <= s.revision, "session %d: the state is of revision %d", id, s.revision)
 		n, ok := s.nonces.Get(nonceItem{nonce: x.nonce})
 		k.that(ok && n.id == id, "session %d: its nonce finds session %d", id, n.id)
@@ -184,11 +189,13 @@ func (k *checker) sessions() {
 		if x.leaseEnd != 0 {
 			noted++
 		}
+		results, eventSizes := 0, 0
 		next := x.lowest
 		for _, r := range x.results.all() {
 			k.that(r.Number == next, "session %d: result %d in the place of %d", id, r.Number, next)
 			k.that(r.hash == hashOfResult(id, r.Number, r.Result), "session %d: the hash of result %d is not that of its fields", id, r.Number)
 			next, k.sum = next+1, k.sum+r.hash
+			results += resultSize(r.Result)
 		}
 		k.that(next == x.last+1 && x.last+1-x.lowest <= keptMax, "session %d: results %d to %d, it has executed %d", id, x.lowest, next-1, x.last)
 		next = x.acked + 1
@@ -199,10 +206,14 @@ func (k *checker) sessions() {
 			k.that(e.number == next && e.SessionEvent.GetNumber() == next, "session %d: event %d in the place of %d", id, e.number, next)
 			k.that(e.hash == hashOfEvent(id, e.SessionEvent), "session %d: the hash of event %d is not that of its fields", id, e.number)
 			next, k.sum, events = next+1, k.sum+e.hash, events+1
+			eventSizes += eventSize(e.SessionEvent)
 			return true
 		})
 		k.that(next == x.nextEvent, "session %d: events %d to %d, the next is %d", id, x.acked+1, next-1, x.nextEvent)
 		k.that(x.pendingEvents()+x.locks+2*x.waiting <= EventsMax, "session %d: %d events, %d locks, %d waiting", id, x.pendingEvents(), x.locks, x.waiting)
+		k.bytes += int64(results + eventSizes)
+		k.that(results == x.resultBytes && results <= ResultBytesMax+keptMax*smallMax, "session %d: results of %d bytes, it counts %d", id, results, x.resultBytes)
+		k.that(eventSizes == x.eventBytes && eventSizes+x.reserved <= EventBytesMax, "session %d: events of %d bytes, it counts %d, and has reserved %d", id, eventSizes, x.eventBytes, x.reserved)
 		k.sessionCounts(id, x)
 		return true
 	})
@@ -212,8 +223,9 @@ func (k *checker) sessions() {
 }
 
 func (k *checker) sessionCounts(id uint64, x *session) {
-	locks, ghosts, waits, ephemerals := 0, 0, 0, 0
+	locks, ghosts, waits, ephemerals, reserved := 0, 0, 0, 0, 0
 	for _, c := range k.s.claimsOf(id) {
+		reserved += c.reserve()
 		switch c.state {
 		case held:
 			locks++
@@ -229,6 +241,7 @@ func (k *checker) sessionCounts(id uint64, x *session) {
 		}
 		return e.owner == id
 	})
+	k.that(reserved == x.reserved, "session %d: its claims reserve %d bytes for events, it counts %d", id, reserved, x.reserved)
 	k.that(locks == x.locks && ghosts == x.ghosts && waits == x.waiting && ephemerals == x.ephemerals,
 		"session %d: %d locks, %d ghosts, %d waiting, %d ephemeral nodes, it counts %d, %d, %d, %d",
 		id, locks, ghosts, waits, ephemerals, x.locks, x.ghosts, x.waiting, x.ephemerals)
@@ -277,5 +290,6 @@ func (k *checker) atHand() {
 }
 
 func (k *checker) hash() {
+	k.that(k.bytes == k.s.bytes, "the sum of the records' sizes is %d, the state keeps %d", k.bytes, k.s.bytes)
 	k.that(k.sum == k.s.sum, "the sum of the records' hashes is %016x, the state keeps %016x", k.sum, k.s.sum)
 }

@@ -107,11 +107,10 @@ func (s *Store) request(c *pb.Command) *pb.Result {
 		}
 	}
 	x = s.acknowledge(c.Session, c.AckedEvent, c.LowestUnanswered)
-	if kept := c.Number - x.lowest; !again && !s.mayKeep(c, kept) {
+	if full := s.full(c, x); full != nil && !again {
 		s.rehashSession(c.Session, x)
-		r := limited(LimitWindow, "%d results wait for the client, the limit of a session is %d: not executed, repeat with a higher lowest_unanswered", kept, WindowMax)
-		r.Number = c.Number
-		return s.answer(r)
+		full.Number = c.Number
+		return s.answer(full)
 	}
 	r := s.perform(c)
 	s.commit()
@@ -123,35 +122,42 @@ func (s *Store) request(c *pb.Command) *pb.Result {
 	return r
 }
 
-// mayKeep says whether a session that has so many results kept may have
-// another. No limit refuses the end of a session or of something it holds or
-// waits for, nor the word that it has lost it; and so that no refused request
-// stands before these, a number can be settled as void beyond the limit too.
+// full returns the refusal of a request for whose result its session has no
+// room, in number or in bytes; nil if there is. No limit refuses the end of a
+// session or of something it holds or waits for, nor the word that it has lost it;
+// and so that no refused request stands before these, a number can be settled as
+// void beyond the limit too.
 //
 // Invariant: a session has at most keptMax results.
-func (s *Store) mayKeep(c *pb.Command, kept uint64) bool {
+func (s *Store) full(c *pb.Command, x *session) *pb.Result {
+	kept := c.Number - x.lowest
+	most := uint64(WindowMax)
 	switch op := c.Op.(type) {
 	case *pb.Command_CloseSession:
-		return true
+		return nil
 	case *pb.Command_Release:
-		if kept < 2*WindowMax {
-			return true
+		if _, found := s.claim(c.Session, op.Release.GetTicket()); kept < 2*WindowMax || found {
+			return nil
 		}
-		_, found := s.claim(c.Session, op.Release.GetTicket())
-		return found
 	case *pb.Command_Forfeit:
-		if kept < 2*WindowMax {
-			return true
+		if h, found := s.claim(c.Session, op.Forfeit.GetTicket()); kept < 2*WindowMax || found && h.state == held {
+			return nil
 		}
-		c, found := s.claim(c.Session, op.Forfeit.GetTicket())
-		return found && c.state == held
 	case *pb.Command_VoidRequest:
-		return kept < 2*WindowMax
+		most = 2 * WindowMax
+	default:
+		if bytes := x.resultBytes; bytes > ResultBytesMax-largestMax && bytes+answerMax(c) > ResultBytesMax {
+			return limited(LimitResultBytes, "results of %d bytes wait for the client, and this one may take %d, the limit of a session is %d: not executed, repeat with a higher lowest_unanswered",
+				bytes, answerMax(c), ResultBytesMax)
+		}
 	}
-	return kept < WindowMax
+	if kept < most {
+		return nil
+	}
+	return limited(LimitWindow, "%d results wait for the client, the limit of a session is %d: not executed, repeat with a higher lowest_unanswered", kept, WindowMax)
 }
 
-// keptMax follows from mayKeep: beyond twice the window the claims that a
+// keptMax follows from full: beyond twice the window the claims that a
 // session has are forfeited once and end once, and it gets no new ones there.
 const keptMax = 2*WindowMax + 2*LocksMax
 

@@ -62,6 +62,9 @@ func mBad(op proto.Message, list []*pb.Condition) bool {
 			}
 		}
 		path := op.(interface{ GetPath() string }).GetPath()
+		if c, ok := op.(*pb.Create); ok && c.Sequential {
+			path = "" // not known yet
+		}
 		if mVoid(a) || slices.ContainsFunc(list[:i], func(b *pb.Condition) bool { return mClash(a, b, path) }) {
 			return true
 		}

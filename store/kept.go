@@ -86,9 +86,11 @@ func (s *Store) record(id uint64, r *pb.Result) {
 		} else if old, found := x.results.find(r.Number); found {
 			// Only where a planted bug executes a request again.
 			s.sum -= old.hash
+			s.countResult(x, old.Result, -1)
 			*old = kept
 		}
 		s.sum += kept.hash
+		s.countResult(x, r, +1)
 		x.last = max(x.last, r.Number)
 	}
 	s.rehashSession(id, x)
@@ -101,6 +103,13 @@ func (s *Store) dropResults(x *session, below uint64) {
 			return
 		}
 		s.sum -= r.hash
+		s.countResult(x, r.Result, -1)
 		x.results.dropFirst()
 	}
+}
+
+func (s *Store) countResult(x *session, r *pb.Result, by int) {
+	size := by * resultSize(r)
+	x.resultBytes += size
+	s.bytes += int64(size)
 }

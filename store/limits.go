@@ -9,21 +9,23 @@ import (
 // The names of the store's limits, as Result.limit and the metric
 // lockd_limit_refused_total have them.
 const (
-	LimitData       = "node_data"
-	LimitPath       = "path_length"
-	LimitName       = "name_length"
-	LimitChildren   = "children"
-	LimitSkip       = "sequence_skip"
-	LimitDelete     = "delete_nodes"
-	LimitMulti      = "transaction_operations"
-	LimitConditions = "operation_conditions"
-	LimitLockDelay  = "lock_delay"
-	LimitWaiters    = "lock_waiters"
-	LimitLocks      = "session_locks"
-	LimitEphemerals = "session_ephemerals"
-	LimitEvents     = "session_events"
-	LimitWindow     = "session_results"
-	LimitText       = "client_text"
+	LimitData        = "node_data"
+	LimitPath        = "path_length"
+	LimitName        = "name_length"
+	LimitChildren    = "children"
+	LimitSkip        = "sequence_skip"
+	LimitDelete      = "delete_nodes"
+	LimitMulti       = "transaction_operations"
+	LimitConditions  = "operation_conditions"
+	LimitLockDelay   = "lock_delay"
+	LimitWaiters     = "lock_waiters"
+	LimitLocks       = "session_locks"
+	LimitEphemerals  = "session_ephemerals"
+	LimitEvents      = "session_events"
+	LimitWindow      = "session_results"
+	LimitEventBytes  = "session_event_bytes"
+	LimitResultBytes = "session_result_bytes"
+	LimitText        = "client_text"
 )
 
 // Limit is a limit with its name.
@@ -50,6 +52,8 @@ func Limits() []Limit {
 		{LimitEphemerals, EphemeralsMax},
 		{LimitEvents, EventsMax},
 		{LimitWindow, WindowMax},
+		{LimitEventBytes, EventBytesMax},
+		{LimitResultBytes, ResultBytesMax},
 		{LimitText, TextMax},
 	}
 }

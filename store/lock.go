@@ -138,8 +138,10 @@ func (s *Store) addLock(path string, l *lock) {
 	s.recentLock = lockItem{path, l}
 	if old, was := s.locks.ReplaceOrInsert(s.recentLock); was {
 		s.sum -= old.hash
+		s.bytes -= old.size()
 	}
 	s.sum += l.hash
+	s.bytes += s.recentLock.size()
 	s.changed = true
 }
 
@@ -168,6 +170,7 @@ func (s *Store) closeLock(path string) {
 	}
 	s.recentLock = lockItem{}
 	s.sum -= old.hash
+	s.bytes -= old.size()
 	s.changed = true
 	if _, ok := s.node(path); ok {
 		s.editNode(path, func(n *node) {
@@ -180,6 +183,7 @@ func (s *Store) closeLock(path string) {
 func (s *Store) addClaim(c *claim) {
 	c.made = s.generation
 	s.claims.ReplaceOrInsert(claimItem{c.session, c.ticket, c})
+	s.bytes += c.size()
 	s.file(c)
 }
 
@@ -228,6 +232,7 @@ func (s *Store) take(c *claim) *claim {
 // removeClaim takes a claim out of the tables.
 func (s *Store) removeClaim(c *claim) {
 	s.unfile(c)
+	s.bytes -= c.size()
 	s.claims.Delete(claimItem{session: c.session, ticket: c.ticket})
 }
 
@@ -327,6 +332,10 @@ func (s *Store) badAcquire(session, ticket uint64, a *pb.Acquire) *pb.Result {
 	if x.pendingEvents()+x.locks+2*x.waiting+2 > EventsMax {
 		return limited(LimitEvents, "the session has %d events that are not acknowledged, %d locks and %d waiting requests, the limit is %d: acknowledge the events",
 			x.pendingEvents(), x.locks, x.waiting, EventsMax)
+	}
+	if most := x.eventBytes + x.reserved + 2*eventReserve(a.Path); most > EventBytesMax {
+		return limited(LimitEventBytes, "the session's events that are not acknowledged, and those that its locks and waiting requests may cause, would be %d bytes, the limit is %d: acknowledge the events",
+			most, EventBytesMax)
 	}
 	return nil
 }

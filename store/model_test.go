@@ -664,6 +664,9 @@ func TestStoreBehavesLikeItsModel(t *testing.T) {
 				t.Fatalf("%v: content generation %v, the model says %d", c, r, want.gen)
 			}
 			want.gen = 0
+			if size := resultSize(r); size > answerMax(c) {
+				t.Fatalf("%v -> %v: it counts %d bytes, %d were allowed for", c, r, size, answerMax(c))
+			}
 			if got != want {
 				t.Fatalf("%v\nstore: %+v (%v)\nmodel: %+v", c, got, r, want)
 			}

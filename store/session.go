@@ -29,6 +29,11 @@ type session struct {
 	waiting    int
 	ephemerals int
 
+	// Bytes, as Size counts them; not part of the hash either.
+	eventBytes  int // of its events
+	reserved    int // of the events that its holdings and waiters may yet cause
+	resultBytes int // of its results
+
 	results keptResults // lowest to last; each has a hash of its own
 }
 
@@ -98,6 +103,7 @@ func (s *Store) addSession(id uint64, x *session) {
 	x.made = s.generation
 	s.recent = sessionItem{id, x}
 	s.sessions.ReplaceOrInsert(s.recent)
+	s.bytes += x.size()
 	s.rehashSession(id, x)
 }
 
@@ -116,6 +122,7 @@ func (s *Store) countClaim(c *claim, by int) {
 	if !ok {
 		return
 	}
+	x.reserved += by * c.reserve()
 	switch c.state {
 	case waiting:
 		x.waiting += by
@@ -231,6 +238,7 @@ func (s *Store) endSession(id uint64, how sessionEnd) {
 	s.sessions.Delete(sessionItem{id: id})
 	s.recent = sessionItem{}
 	s.sum -= x.hash
+	s.bytes -= x.size()
 	s.note(ChangeSessionClosed, "", id)
 }
 
@@ -258,6 +266,7 @@ func (s *Store) addEvent(id uint64, e *pb.SessionEvent) {
 	h := hashOfEvent(id, e)
 	s.events.ReplaceOrInsert(eventItem{id, e.Number, h, e})
 	s.sum += h
+	s.countEvent(x, e, +1)
 	s.changed = true
 	s.changes = append(s.changes, Change{Kind: ChangeSessionEvent, Session: id, Event: e, Revision: s.now})
 }
@@ -267,8 +276,15 @@ func (s *Store) dropEvents(id uint64, x *session, upTo uint64) {
 	for n := x.acked + 1; n <= upTo && n < x.nextEvent; n++ {
 		if e, was := s.events.Delete(eventItem{session: id, number: n}); was {
 			s.sum -= e.hash
+			s.countEvent(x, e.SessionEvent, -1)
 		}
 	}
+}
+
+func (s *Store) countEvent(x *session, e *pb.SessionEvent, by int) {
+	size := by * eventSize(e)
+	x.eventBytes += size
+	s.bytes += int64(size)
 }
 
 // acknowledge takes what a command of the session says about what its client

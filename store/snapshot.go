@@ -23,13 +23,13 @@ import (
 // SnapshotFormat is the format that WriteSnapshot writes.
 const SnapshotFormat = 2
 
-// recordMax bounds a record: that of a lock with WaitersMax waiters or of a
-// session with EventsMax events stays well below it. The results that a session
-// keeps can be any size, since a Multi's holds a path for each operation; so a
-// session whose results are over partBytes goes on in further records.
+// recordMax bounds a record. The largest are those of a node with all the content
+// and a lock with WaitersMax holders and waiters, each with the longest texts. A
+// session's results and events are more than that: what is over partBytes goes on
+// in further records, each of which has one result or event more at most.
 const (
-	recordMax = 256 << 20
-	partBytes = 4 << 20
+	recordMax = 32 << 20
+	partBytes = 512 << 10
 )
 
 // WriteSnapshot writes the state. It may run beside Apply on a Clone.
@@ -94,24 +94,26 @@ func (o *recordWriter) write(r *pb.SnapshotRecord) bool {
 }
 
 // writeSession writes a session, and what does not fit one record in records
-// that have its number and further results alone.
+// that have its number and further results and events alone.
 func (o *recordWriter) writeSession(r *pb.SnapshotSession) bool {
-	rest := r.Results
-	for {
-		n, size := 0, 0
-		for n < len(rest) && (n == 0 || size < partBytes) {
-			size += proto.Size(rest[n])
-			n++
+	results, events := r.Results, r.Events
+	r.Results, r.Events = nil, nil
+	for size := 0; len(results)+len(events) > 0; {
+		if size >= partBytes {
+			if !o.write(&pb.SnapshotRecord{Record: &pb.SnapshotRecord_Session{Session: r}}) {
+				return false
+			}
+			r, size = &pb.SnapshotSession{Id: r.Id}, 0
 		}
-		r.Results, rest = rest[:n], rest[n:]
-		if !o.write(&pb.SnapshotRecord{Record: &pb.SnapshotRecord_Session{Session: r}}) {
-			return false
+		if len(results) > 0 {
+			size += proto.Size(results[0])
+			r.Results, results = append(r.Results, results[0]), results[1:]
+		} else {
+			size += proto.Size(events[0])
+			r.Events, events = append(r.Events, events[0]), events[1:]
 		}
-		if len(rest) == 0 {
-			return true
-		}
-		r = &pb.SnapshotSession{Id: r.Id}
 	}
+	return o.write(&pb.SnapshotRecord{Record: &pb.SnapshotRecord_Session{Session: r}})
 }
 
 func (s *Store) saveSession(i sessionItem) *pb.SnapshotSession {
@@ -269,6 +271,7 @@ func (s *Store) loadSession(r *pb.SnapshotSession) error {
 		kept := keptResult{hashOfResult(r.Id, one.Number, one), one}
 		x.results.add(kept)
 		s.sum += kept.hash
+		s.countResult(x, one, +1)
 	}
 	for _, e := range r.Events {
 		h := hashOfEvent(r.Id, e)
@@ -276,6 +279,7 @@ func (s *Store) loadSession(r *pb.SnapshotSession) error {
 			return fmt.Errorf("event %d of session %d is there twice", e.Number, r.Id)
 		}
 		s.sum += h
+		s.countEvent(x, e, +1)
 	}
 	return nil
 }

@@ -60,7 +60,8 @@ type Store struct {
 	noted      *btree.BTreeG[uint64]        // the sessions that are noted as silent
 	events     *btree.BTreeG[eventItem]     // by session, number
 
-	sum uint64 // of the hashes of all records, modulo 2^64
+	sum   uint64 // of the hashes of all records, modulo 2^64
+	bytes int64  // of the sizes of all records
 
 	// What the tables hold for what was looked up last: a command asks for the
 	// same session, lock and node again and again. It saves searches, it decides

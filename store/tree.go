@@ -60,9 +60,11 @@ func (s *Store) putNode(i nodeItem) {
 	old, was := s.nodes.ReplaceOrInsert(i)
 	if was {
 		s.sum -= old.hash
+		s.bytes -= old.size()
 	}
 	s.cache.put(i)
 	s.sum += i.hash
+	s.bytes += i.size()
 	s.changed = true
 }
 
@@ -82,7 +84,9 @@ func (s *Store) editItem(i nodeItem, f func(*node)) *node {
 		s.nodes.ReplaceOrInsert(i)
 		s.cache.put(i)
 	}
+	before := len(i.data)
 	f(i.node)
+	s.bytes += int64(len(i.data) - before)
 	hash := i.computeHash(i.dir, i.name)
 	s.sum += hash - i.hash
 	i.hash = hash
@@ -130,6 +134,7 @@ func (s *Store) removeNode(path string, why pb.DeleteReason) {
 	}
 	s.cache.put(nodeItem{old.dir, old.name, nil})
 	s.sum -= old.hash
+	s.bytes -= old.size()
 	if old.kind == pb.NodeKind_EPHEMERAL {
 		s.ephemerals.Delete(ephemeralItem{old.owner, path})
 		s.countEphemeral(old.owner, -1)

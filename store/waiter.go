@@ -122,9 +122,9 @@ func (s *Store) withdrawAll(path, reason string) {
 }
 
 // timeOut ends a waiter whose deadline has passed; it is told who is in its
-// way.
+// way, as far as there is room for it.
 func (s *Store) timeOut(c *claim) {
-	blockers := s.blockersOf(c.path, c.revision, BlockersMax)
+	blockers := s.fitting(c, s.blockersOf(c.path, c.revision, BlockersMax))
 	s.end(c, LockEventNone)
 	s.addEvent(c.session, &pb.SessionEvent{
 		Code: pb.Code_TIMED_OUT, Ticket: c.ticket, Path: c.path, Blockers: blockers,

@@ -1068,7 +1068,8 @@ func (*VoidRequest) Descriptor() ([]byte, []int) {
 // Multi: a client that forgot to set a number must not get a write without a
 // condition. The demands exists, generation, revision, instance and fence are
 // about the operation's own node; each of the last four implies that it exists,
-// and so does a Holding of its path. Contradictory are: exists = false beside
+// and so does a Holding of its path (unless the path is yet to get its
+// number). Contradictory are: exists = false beside
 // what implies that the node exists; two Holdings of one ticket; what each
 // operation says below. Numbers are not weighed against each other.
 //
