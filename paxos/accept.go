@@ -76,6 +76,9 @@ type follower struct {
 func newLeadership(r *Replica, p *phaseOne) *leadership {
 	promised := p.promises
 	l := &leadership{since: r.now, next: r.chosen + 1, beat: p.beat, wall: p.wall}
+	if len(promised) == 0 {
+		l.wall = r.wallSeconds // alone
+	}
 	l.thrift.since, l.thrift.eager = r.now, r.o.EagerTime
 	for _, m := range r.cfg.Members {
 		if m.ID != r.o.ID {

@@ -115,12 +115,15 @@ func (r *Replica) commit(b Ballot, n Slot, from ReplicaID) {
 }
 
 // heartbeat tells every follower the commit index and starts a new round.
-func (r *Replica) heartbeat() {
+func (r *Replica) heartbeat() { r.heartbeatFor(r.roundTrip()) }
+
+// heartbeatFor tells the followers for how much longer than where messages take
+// no time they may hear nothing.
+func (r *Replica) heartbeatFor(trip time.Duration) {
 	l := r.lead
 	l.beat++
 	l.lastBeat = r.now
 	r.beats.left(r.now, r.o.Heartbeat/2, r.ballot, l.beat)
-	trip := r.roundTrip()
 	for _, p := range l.peers {
 		r.send(Message{Kind: MsgHeartbeat, To: p.id, Ballot: r.ballot, Slot: r.namedTo(p), Chosen: r.chosen, Sequence: l.beat, First: r.first(), RoundTrip: trip})
 	}

@@ -116,7 +116,8 @@ func (r *Replica) keepValues() {
 	}
 }
 
-// fetchTick asks another if no byte comes from the one that was asked.
+// fetchTick asks another if no byte comes from the one that was asked, and at
+// once if it is not heard at all.
 func (r *Replica) fetchTick() {
 	p := r.phase
 	f := &p.fetch
@@ -127,7 +128,9 @@ func (r *Replica) fetchTick() {
 	if !r.arrivals {
 		wait = fetchTimeoutDark
 	}
-	if r.now-max(f.at, r.link(f.from).arrived) > wait+2*r.patience() {
+	arrived := r.link(f.from).arrived
+	gone := r.now-max(p.heard[f.from], f.at, arrived) > r.deaf(f.from)
+	if gone || r.now-max(f.at, arrived) > wait+2*r.patience() {
 		r.note("replica %d does not give the values that it named", f.from)
 		p.inVain()
 		r.fetchValues()

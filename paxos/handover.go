@@ -45,6 +45,8 @@ func (r *Replica) retireStep() {
 	if best == nil || best.accepted < l.next-1 || r.chosen < l.next-1 {
 		return
 	}
+	// The others are to leave the successor the time that an election takes.
+	r.heartbeatFor(r.electing())
 	r.send(Message{Kind: MsgHandover, To: best.id, Ballot: r.ballot, Chosen: r.chosen})
 	r.note("handed over to replica %d", best.id)
 	r.abdicate()

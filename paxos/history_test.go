@@ -109,6 +109,10 @@ func (h *history) took(c *cell, n *node, e *paxos.Effects) {
 	}
 	for i := range e.Chosen {
 		h.choose(c, n, &e.Chosen[i])
+		// A leader knows of slots by the votes for what it proposed, and in no other way.
+		if x := &e.Chosen[i]; n.role.Role >= paxos.Preparing && e.Role == nil && x.Ballot != n.role.Ballot {
+			fail("replica %d leads at %v and reports slot %d chosen, which it has at %v", n.id, n.role.Ballot, x.Slot, x.Ballot)
+		}
 	}
 	for _, d := range e.Dropped {
 		if s, ok := h.where[string(d)]; ok {
@@ -137,6 +141,9 @@ func (h *history) keeps(n *node, r *paxos.Record) {
 		e := &r.Entries[i]
 		for _, cmd := range e.Value.Commands {
 			delete(h.held, string(cmd))
+		}
+		if !e.Chosen && e.Ballot.Replica == n.id {
+			h.propose(e.Ballot, e.Slot, valueText(&e.Value)) // its own, if to nobody else
 		}
 		if !e.Chosen && e.Ballot.Less(said) {
 			fail("replica %d promised %v and accepts slot %d at %v", n.id, said, e.Slot, e.Ballot)
@@ -251,22 +258,38 @@ func (h *history) left(n *node, m *paxos.Message) {
 		if m.OK && h.promised[n.id].Less(m.Ballot) {
 			h.promised[n.id] = m.Ballot
 		}
+	case paxos.MsgCatchUpReply:
+		for i := range m.Entries {
+			e := &m.Entries[i]
+			if e.Slot > h.top() || !sameValue(&h.chosen[e.Slot-1], &e.Value) {
+				fail("replica %d gives slot %d: %s for chosen", n.id, e.Slot, valueText(&e.Value))
+			}
+		}
+	case paxos.MsgValues:
+		for i := range m.Entries {
+			if e := &m.Entries[i]; e.Named || h.proposed[e.Ballot][e.Slot] != valueText(&e.Value) {
+				fail("replica %d gives slot %d at %v: %s, which was never proposed there", n.id, e.Slot, e.Ballot, valueText(&e.Value))
+			}
+		}
 	case paxos.MsgAccept:
 		if m.Ballot.Replica != n.id {
 			fail("replica %d proposes at %v", n.id, m.Ballot)
 		}
-		slots := h.proposed[m.Ballot]
-		if slots == nil {
-			slots = make(map[paxos.Slot]string)
-			h.proposed[m.Ballot] = slots
-		}
 		for i := range m.Entries {
-			e := &m.Entries[i]
-			text := valueText(&e.Value)
-			if was, ok := slots[e.Slot]; ok && was != text {
-				fail("%v proposes %s and %s in slot %d", m.Ballot, was, text, e.Slot)
-			}
-			slots[e.Slot] = text
+			h.propose(m.Ballot, m.Entries[i].Slot, valueText(&m.Entries[i].Value))
 		}
 	}
+}
+
+// propose: one value in a slot at a ballot.
+func (h *history) propose(b paxos.Ballot, slot paxos.Slot, text string) {
+	slots := h.proposed[b]
+	if slots == nil {
+		slots = make(map[paxos.Slot]string)
+		h.proposed[b] = slots
+	}
+	if was, ok := slots[slot]; ok && was != text {
+		fail("%v proposes %s and %s in slot %d", b, was, text, slot)
+	}
+	slots[slot] = text
 }

@@ -19,7 +19,12 @@ type lab struct {
 	flushing map[paxos.ReplicaID]bool
 	late     []late
 	tock     time.Duration // last tick
-	wrote    int
+	wires    *wires        // nil: messages take their delay, whatever their size
+	tries    map[string]int
+	// campaigns counts the ballots that were prepared.
+	campaigns int
+	prepared  paxos.Ballot
+	wrote     int
 
 	asked map[paxos.Slot]time.Duration // when a slot was proposed
 	sentn map[paxos.ReplicaID]paxos.Slot
@@ -35,6 +40,7 @@ type measured struct {
 	accepts map[paxos.ReplicaID]int
 	again   int // slots that were sent to somebody once more
 	fetched int // catch-up messages
+	values  int // fetches of values that were named
 	woken   map[paxos.ReplicaID]int
 }
 
@@ -46,7 +52,7 @@ type late struct {
 
 func newLab(t *testing.T, conf paxos.Configuration, o paxos.Options) *lab {
 	l := &lab{t: t, flush: map[paxos.ReplicaID]time.Duration{}, flushing: map[paxos.ReplicaID]bool{},
-		asked: map[paxos.Slot]time.Duration{}, sentn: map[paxos.ReplicaID]paxos.Slot{}}
+		asked: map[paxos.Slot]time.Duration{}, sentn: map[paxos.ReplicaID]paxos.Slot{}, tries: map[string]int{}}
 	l.forget()
 	l.delay = func(paxos.ReplicaID, paxos.ReplicaID) time.Duration { return 200 * time.Microsecond }
 	o.MemoryBytes = 4 << 10 // each Step is followed by a look at all of it
@@ -75,6 +81,11 @@ func (l *lab) lost(*paxos.Message, string) {}
 
 func (l *lab) sent(m *paxos.Message) {
 	switch {
+	case m.Kind == paxos.MsgPrepare && l.prepared.Less(m.Ballot):
+		l.prepared = m.Ballot
+		l.campaigns++
+	case m.Kind == paxos.MsgFetch:
+		l.values++
 	case m.Kind == paxos.MsgCatchUp:
 		l.fetched++
 	case m.Kind == paxos.MsgAccept && m.From == 1:
@@ -115,6 +126,10 @@ func (l *lab) later(d time.Duration, do func()) { l.late = append(l.late, late{l
 // launch begins what takes time: the ways of messages, and flushes.
 func (l *lab) launch() {
 	for _, k := range l.net {
+		if l.wires != nil {
+			l.wires.put(k)
+			continue
+		}
 		l.later(l.delay(k.m.From, k.m.To), func() {
 			if n := l.node(k.m.To); n.r != nil && k.m.Kind == paxos.MsgAccepted {
 				if _, above := n.r.Awaits(); k.m.Slot > above {

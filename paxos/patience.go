@@ -10,7 +10,7 @@ import (
 // depends on it.
 const (
 	// patienceMost bounds what a wait is prolonged by, whatever was measured.
-	patienceMost = 3 * time.Second
+	patienceMost = 5 * time.Second
 	// fadeTime is how long a peak is remembered.
 	fadeTime = 10 * time.Second
 	// slowRate, in bytes a second, is what a link is believed to carry that never
@@ -163,7 +163,7 @@ func (r *Replica) alive(b Ballot) {
 		return
 	}
 	r.suspect = suspicion{}
-	if late := r.now - s.heard; late < 4*r.o.ElectionMax {
+	if late := r.now - s.heard; late < 6*r.o.ElectionMax {
 		r.doubt.sample(r.now, late)
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"flag"
 	"fmt"
 	"math/rand/v2"
+	"runtime"
 	"runtime/debug"
 	"strings"
 	"testing"
@@ -111,8 +112,10 @@ func runSchedule(n int, choose func(n int) int, steps int, p *player) (c *cell, 
 		case nil:
 		case violation:
 			err = fmt.Errorf("%s", string(v))
-		default:
+		case string, runtime.Error: // an invariant, or a plain bug
 			err = fmt.Errorf("panic: %v\n%s", v, debug.Stack())
+		default:
+			panic(v) // of whoever chooses: rapid ends a run in this way
 		}
 	}()
 	s := &schedule{choose: choose}

@@ -159,13 +159,18 @@ type owedPromise struct {
 	from   Slot
 }
 
-// promise gives the promise that is owed. It does not if the same one waits for
-// its flush already: a candidate repeats its prepare, and behind a disk that
-// hangs that could be repeated without end.
+// promise gives the promise that is owed. One waits for its flush at a time: a
+// candidate repeats its prepare, candidates follow one another, and behind a disk
+// that hangs that could go on without end. To wait costs nothing, since a flush
+// that has begun takes no more with it.
 func (r *Replica) promise() {
 	o := r.owesPromise
+	waits := r.pledged.sequence > r.durSequence
+	if o.to != 0 && o.ballot == r.promised && waits && r.pledged.ballot != o.ballot {
+		return
+	}
 	r.owesPromise = owedPromise{}
-	if o.to == 0 || o.ballot != r.promised || (r.pledged.ballot == o.ballot && r.pledged.sequence > r.durSequence) {
+	if o.to == 0 || o.ballot != r.promised || waits {
 		return
 	}
 	r.pledged.ballot, r.pledged.sequence = o.ballot, r.sequence+1

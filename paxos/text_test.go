@@ -2,6 +2,7 @@ package paxos_test
 
 import (
 	"fmt"
+	"hash/fnv"
 	"strings"
 
 	"github.com/seed70370324/lockd/paxos"
@@ -30,6 +31,11 @@ func valueText(v *paxos.Value) string {
 		words := make([]string, len(v.Commands))
 		for i, c := range v.Commands {
 			words[i] = string(c)
+			if len(c) > 100 {
+				h := fnv.New64a()
+				h.Write(c)
+				words[i] = fmt.Sprintf("%.10s... (%d bytes, %x)", c, len(c), h.Sum64())
+			}
 		}
 		return "[" + strings.Join(words, " ") + "]"
 	}
