@@ -42,6 +42,8 @@ const (
 	GhostsSequencer      Bug = "ghosts-sequencer"        // the sequencer of a lock that its holder has lost is valid
 	DroppedKeepsItsBytes Bug = "dropped-keeps-its-bytes" // what is no longer under way still counts
 	LeaseAheadOfNews     Bug = "lease-ahead-of-news"     // a lease is given ahead of the news of a lost lock
+	NotedGetsLease       Bug = "noted-gets-lease"        // a session gets a lease that its note in the state does not know of
+	ExpiresInHand        Bug = "expires-in-hand"         // a session is expired whose KeepAlive waits for its proof
 
 	// Of paxos. Its own tests find them.
 	ValueOfAnyBallot     Bug = "value-of-any-ballot"     // a value fetched for a named one is taken whatever its ballot
@@ -77,7 +79,7 @@ var Bugs = []Bug{
 	PromiseBeforeFlush, OldBallotIsChosen, VotesOfAnyBallot, ServesBeforeClosed, DoubtfulIsTorn, RepeatAppliedTwice,
 	GapIgnored, ResultsNotSaved, OldExpiryTaken, DeadSessionKeepLock, GrantsInLockDelay, WaiterOvertakes,
 	LowestBallotWins,
-	GhostsSequencer, DroppedKeepsItsBytes, LeaseAheadOfNews,
+	GhostsSequencer, DroppedKeepsItsBytes, LeaseAheadOfNews, NotedGetsLease, ExpiresInHand,
 	ValueOfAnyBallot, CatchUpGivesAccepted, MinorityKeepsLead, HungDiskKeepsLead, LearnersPromise,
 	LeaderLearns,
 	PartsWithoutWindow, PartsOutOfPlace,

@@ -52,6 +52,10 @@ func (m *Master) Command(now time.Duration, command []byte, r *storepb.Result, c
 		if h.epoch == m.role.epoch {
 			m.timers.pending = false
 		}
+	case opNote:
+		if h.epoch == m.role.epoch {
+			m.noted(h.body, true)
+		}
 	case opBreak:
 		if r.GetCode() == storepb.Code_OK {
 			m.noteBroken(h.session, h.body)
@@ -153,6 +157,9 @@ func (m *Master) Dropped(now time.Duration, commands [][]byte) {
 			continue
 		case opTimers:
 			m.timers.pending = false
+			continue
+		case opNote:
+			m.noted(h.body, false)
 			continue
 		}
 		s := m.sessions[h.session]

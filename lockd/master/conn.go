@@ -67,6 +67,7 @@ func (m *Master) Closed(now time.Duration, id ConnID) {
 func (m *Master) release(c *conn) {
 	for _, s := range c.sessions {
 		s.conn = nil
+		m.heard(s)
 	}
 	c.sessions = nil
 	m.dropHeld(c)

@@ -97,7 +97,7 @@ func (m *Master) passTime(now time.Duration) {
 // grant gives a session its lease as of the instant s and returns its length in
 // milliseconds; false: it gets none now.
 func (m *Master) grant(s *session, since time.Duration) (uint64, bool) {
-	if s.expiring || s.ended {
+	if s.expiring || s.ended || (s.noted && !invariant.Planted(invariant.NotedGetsLease)) {
 		return 0, false
 	}
 	// The news goes ahead of every renewal: a client that learns from here that its
@@ -142,6 +142,7 @@ func (m *Master) keepAlive(c *conn, k *wirepb.KeepAlive) {
 	}
 	h := &hand{conn: c, open: true}
 	due := m.keepDue(h, k)
+	m.clearNotes()
 	c.keep, c.keepHand, c.keepAt, c.keepDue = k, h, m.now, due
 	if due <= m.now {
 		m.answerKeep(c)
@@ -162,8 +163,9 @@ func (m *Master) keepDue(h *hand, k *wirepb.KeepAlive) time.Duration {
 		}
 		if s.conn == h.conn {
 			s.hand = h
+			m.unnote(s)
 		}
-		if s.expiring {
+		if s.conn == h.conn && (s.expiring || (s.noted && !invariant.Planted(invariant.NotedGetsLease))) {
 			// It gets no lease now: once that is decided its KeepAlive is let go.
 			due = min(due, m.now+s.lease/3)
 			continue
@@ -279,7 +281,7 @@ func (m *Master) expire() {
 			m.deadlines.ReplaceOrInsert(deadline{s.deadline, s.id})
 			continue
 		}
-		if s.inHand() {
+		if s.inHand() && !invariant.Planted(invariant.ExpiresInHand) {
 			// Its client was heard in time and waits for a proof of leadership.
 			m.deadlines.ReplaceOrInsert(deadline{now + behindGap, s.id})
 			continue
@@ -308,14 +310,27 @@ func (m *Master) expireVoid(s *session) {
 	}
 	s.deadline = max(s.deadline, m.leaseTime(m.now)+undecided)
 	m.deadlines.ReplaceOrInsert(deadline{s.deadline, s.id})
-	m.letGo(s)
+	switch {
+	case s.noted && s.inHand():
+		m.unnote(s)
+	case !s.noted:
+		m.listen(s, m.leaseTime(m.now))
+		m.letGo(s)
+	}
 }
 
 // adopt takes a session of the state into the master's memory, with a full
-// lease from now.
+// lease from now or, if it is noted, what is left of its lease.
 func (m *Master) adopt(v store.SessionView) *session {
 	lease := time.Duration(v.LeaseMS) * time.Millisecond
-	s := &session{id: v.ID, client: v.Client, last: v.LastNumber, lease: lease, renewed: m.now, deadline: m.leaseTime(m.now) + lease}
+	s := &session{id: v.ID, client: v.Client, last: v.LastNumber, lease: lease, renewed: m.now}
+	m.heard(s)
+	if s.noted = v.LeaseEndCell != 0; s.noted {
+		lease = m.noteLeft(lease, v.LeaseEndCell)
+	} else {
+		m.listen(s, s.heard)
+	}
+	s.deadline = m.leaseTime(m.now) + lease
 	m.sessions[v.ID] = s
 	m.deadlines.ReplaceOrInsert(deadline{s.deadline, s.id})
 	return s

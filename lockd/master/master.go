@@ -158,6 +158,8 @@ type Master struct {
 	// Of the master; empty unless role.active.
 	sessions  map[uint64]*session
 	deadlines *btree.BTreeG[deadline] // of sessions, in lease time
+	silence   *btree.BTreeG[deadline] // when to look whether a session is silent, in lease time
+	clears    []uint64                // sessions whose notes are to be cleared
 	held      *btree.BTreeG[heldUntil]
 	opening   map[string]*opening // by nonce
 	pending   int                 // requests proposed and not applied
@@ -213,6 +215,8 @@ func (m *Master) SetStore(now time.Duration, st store.API) {
 func (m *Master) forget() {
 	m.sessions = make(map[uint64]*session)
 	m.deadlines = btree.NewG(32, deadline.less)
+	m.silence = btree.NewG(32, deadline.less)
+	m.clears = nil
 	m.held = btree.NewG(32, heldUntil.less)
 	m.opening = make(map[string]*opening)
 	m.pending, m.bytes, m.expiring = 0, 0, 0
@@ -320,6 +324,8 @@ func (m *Master) Tick(now time.Duration) {
 	m.watches.unblock(m)
 	m.watches.startWaiting(m)
 	m.expire()
+	m.noteSilent()
+	m.clearNotes()
 	m.proposeTimers()
 	m.proposeAcks()
 }

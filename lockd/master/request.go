@@ -214,6 +214,7 @@ const (
 	opAcquire     protowire.Number = 17
 	opTimers      protowire.Number = 20
 	opBreak       protowire.Number = 23
+	opNote        protowire.Number = 25
 	firstOp       protowire.Number = 10
 	lastOp        protowire.Number = 63
 	expireSession protowire.Number = 1

@@ -86,7 +86,18 @@ func (m *Master) Lead(now time.Duration, leader paxos.Ballot, epoch uint64, chan
 		m.role.epoch = epoch
 	}
 	m.changes(nil, changes)
+	m.noteClock(leader, changes)
 	m.activate()
+}
+
+// noteClock warns the operator whose replica leads if the state has refused to
+// follow the clocks.
+func (m *Master) noteClock(leader paxos.Ballot, changes []store.Change) {
+	for i := range changes {
+		if changes[i].Capped && m.role.known.Leads && leader == m.role.known.Ballot {
+			m.note("warn", "the wall clocks of a majority of the replicas are in the year 2127 or later; fences do not follow them that far: set the clocks right")
+		}
+	}
 }
 
 // activate makes this replica serve once it leads and its own first entry is

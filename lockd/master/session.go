@@ -28,7 +28,12 @@ type session struct {
 	// attaching is set from the arrival of an Attach to its answer, which goes
 	// ahead of the events.
 	attaching bool
-	hand      *hand // the last KeepAlive that named it
+	hand      *hand         // the last KeepAlive that named it
+	heard     time.Duration // of, by anything else, in lease time
+
+	noted    bool     // a note of its silence is proposed or in the state: no lease
+	clearing bool     // and the command that clears it is proposed
+	opening  *opening // is answered when it is cleared
 
 	news uint64 // highest event that is known here
 	told uint64 // the same as sent to conn
@@ -75,6 +80,7 @@ func (m *Master) unbind(s *session) {
 	c.sessions[last] = nil
 	c.sessions = c.sessions[:last]
 	s.conn = nil
+	m.heard(s)
 }
 
 // open proposes a new session, and asks for a proof of leadership beside it.
@@ -158,6 +164,14 @@ func (m *Master) opened(o *opening) {
 		return // unbound, it lives until its lease ends
 	}
 	s := m.sessions[r.GetSession()]
+	if s != nil && s.noted && !s.ended && !s.expiring {
+		// The repeat of an opening, late: its client is heard of.
+		s.opening = o
+		m.opening[o.nonce] = o
+		m.unnote(s)
+		m.clearNotes()
+		return
+	}
 	if s == nil || s.ended || s.expiring {
 		m.sendError(o.conn, &wirepb.Error{Code: wirepb.ErrorCode_UNKNOWN_SESSION, Id: o.id,
 			Text: "the session that this nonce opened has ended or is ending; open another with a new nonce"})
@@ -189,6 +203,9 @@ func (m *Master) attach(c *conn, a *wirepb.Attach) {
 			m.bind(s, c)
 			s.attaching = true
 		}
+		m.heard(s)
+		m.unnote(s)
+		m.clearNotes()
 		m.remember(s, a.GetAckedEvent())
 	}
 	m.wait(waiter{conn: c, arrival: m.now, attach: a})

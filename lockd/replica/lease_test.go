@@ -113,7 +113,7 @@ func TestExpiringGetsNoLease(t *testing.T) {
 	s := cl.open(1, 2*time.Second)
 	r.log.hold = true
 	c.advance(2 * time.Second)
-	if r.log.proposals != 2 { // the open and the expiry
+	if r.log.proposals != 3 { // the open, the note of its silence and the expiry
 		t.Fatalf("%d proposals, want an expiry", r.log.proposals)
 	}
 	cl.send(keepAlive(1, true, s))
@@ -219,8 +219,8 @@ func TestOldMastersExpiryIsVoid(t *testing.T) {
 	old.log.hold = true
 	c.advance(2 * time.Second)
 	expiry := old.log.kept
-	if len(expiry) != 1 {
-		t.Fatalf("%d commands held, want the expiry", len(expiry))
+	if len(expiry) != 2 {
+		t.Fatalf("%d commands held, want a note and the expiry", len(expiry))
 	}
 	next := c.elect(2)
 	c.choose(paxos.Value{Kind: paxos.Batch, Commands: expiry})
@@ -241,7 +241,9 @@ func TestFailoverGivesFullLeases(t *testing.T) {
 	c := newCell(t, 3)
 	cl := c.reps[0].dial()
 	short, long := cl.open(1, 2*time.Second), cl.open(2, 4*time.Second)
-	c.advance(1900 * time.Millisecond)
+	c.advance(600 * time.Millisecond)
+	cl.send(keepAlive(1, false, long, short)) // held: neither is silent
+	c.advance(60 * time.Millisecond)
 	c.elect(3)
 	c.advance(2*time.Second - tick)
 	if !c.session(short) {

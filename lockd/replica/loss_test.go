@@ -85,7 +85,7 @@ func TestGhostOutlastsLeasesGivenBeforeTheNews(t *testing.T) {
 	r.log.hold = true
 	operator.post(request(by, 1, breakLock("/l", fence)))
 	c.settle()
-	c.advance(3 * time.Second)
+	c.advance(time.Second)
 	holder.send(keepAlive(1, true, s))
 	holder.kept(1, s) // of now, long after the break was proposed
 	last := c.now

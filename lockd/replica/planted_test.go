@@ -22,6 +22,8 @@ var planted = []struct {
 	{invariant.GhostsSequencer, "TestCheckSequencer"},
 	{invariant.DroppedKeepsItsBytes, "TestOpenRenewExpire|TestHandOver|TestRequestBehindAnExpiryIsAnswered"},
 	{invariant.LeaseAheadOfNews, "TestLossGoesAheadOfEveryRenewal"},
+	{invariant.NotedGetsLease, "TestNoSessionEndsWithinALease"},
+	{invariant.ExpiresInHand, "TestNoExpiryWhileAKeepAliveWaitsForItsProof"},
 }
 
 // TestPlantedBugsAreFound runs the tests here in a build in which bugs can be
@@ -38,7 +40,7 @@ func TestPlantedBugsAreFound(t *testing.T) {
 	for _, p := range planted {
 		t.Run(string(p.bug), func(t *testing.T) {
 			run := func(bug invariant.Bug) ([]byte, error) {
-				cmd := exec.Command(binary, "-test.run", "^("+p.test+")$")
+				cmd := exec.Command(binary, "-test.run", "^("+p.test+")$", "-rapid.nofailfile", "-rapid.shrinktime=1s")
 				cmd.Env = append(os.Environ(), plantVariable+"="+string(bug))
 				return cmd.CombinedOutput()
 			}
