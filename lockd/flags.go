@@ -94,7 +94,7 @@ func (f *daemonFlags) fromEnvironment(cmd *cobra.Command, lookup func(string) (s
 
 // ofLock are the variables that `lockctl lock` gives its command, which may be
 // a lockd.
-var ofLock = []string{"LOCKD_FENCE", "LOCKD_SEQUENCER", "LOCKD_LOCK"}
+var ofLock = []string{"LOCKD_FENCE", "LOCKD_HOLD", "LOCKD_SEQUENCER", "LOCKD_LOCK"}
 
 // checkEnvironment refuses a variable that is almost one of a flag, since it
 // would be ignored without a word, and returns the others that begin with LOCKD_

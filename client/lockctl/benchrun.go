@@ -77,7 +77,7 @@ func (b *benchClients) close(a *app) error {
 	var err error
 	if b.dir != "" {
 		force := []client.DeleteOption{client.Force()}
-		err = a.removeTree(context.Background(), b.sessions[0], b.dir, force, append(force, client.Recursive()))
+		err = a.removeTree(context.Background(), b.sessions[0], b.dir, force, append(force, client.Recursive()), nil)
 	}
 	if errors.Is(err, client.ErrNotFound) {
 		err = nil

@@ -7,7 +7,6 @@ import (
 	"io"
 	"os"
 	"os/signal"
-	"strconv"
 	"strings"
 	"syscall"
 
@@ -48,6 +47,7 @@ func readContent(args []string, file string) ([]byte, error) {
 func (a *app) createCmd() *cobra.Command {
 	var ephemeral, sequential, container, parents, hold bool
 	var file string
+	var conditions conditionFlags
 	c := &cobra.Command{
 		Use:   "create PATH [CONTENT]",
 		Short: "Create a node; fails if it exists",
@@ -86,6 +86,13 @@ stays in the foreground with --ephemeral until it gets INT or TERM.`,
 			if parents {
 				options = append(options, client.WithParents())
 			}
+			held, err := conditions.held()
+			if err != nil {
+				return err
+			}
+			for _, h := range held {
+				options = append(options, h)
+			}
 			hold = ephemeral
 			return a.withSession(cmd.Context(), "lockctl create", func(ctx context.Context, s *client.Session) error {
 				n, err := s.Create(ctx, args[0], data, options...)
@@ -110,6 +117,7 @@ stays in the foreground with --ephemeral until it gets INT or TERM.`,
 	f.BoolVar(&container, "container", false, "the node goes when it has been used and is empty")
 	f.BoolVarP(&parents, "parents", "p", false, "create missing parents as containers")
 	f.StringVarP(&file, "file", "f", "", `content from this file ("-": stdin)`)
+	conditions.addHeld(c)
 	return c
 }
 
@@ -131,16 +139,20 @@ func holdSession(ctx context.Context, s *client.Session, path string) error {
 }
 
 func (a *app) putCmd() *cobra.Command {
-	var generation, file string
-	var parents, absent bool
+	var file string
+	var parents bool
+	var conditions conditionFlags
 	c := &cobra.Command{
 		Use:   "put PATH [CONTENT]",
 		Short: "Write a node's content, creating the node if there is none",
 		Long: `Writes the whole content of a node: CONTENT, or what --file names, or stdin.
-The node is created if there is none. Prints the new content generation.
+The node is created if there is none. Prints the new content generation and
+revision.
 
---if-generation N writes only if the content generation (see stat) is N:
-compare-and-swap. N = 0 demands that the node does not exist.`,
+All conditions that are given must hold. To read, decide and write: take the
+revision of the last write from stat or get -o json (modify_revision) and give
+it as --if-revision. A program that 'lockctl lock' runs writes with
+--while-held: what it sends is not done once the lock is not its any more.`,
 		Args: arguments("PATH", "[CONTENT]"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			js, err := a.json()
@@ -148,18 +160,21 @@ compare-and-swap. N = 0 demands that the node does not exist.`,
 				return err
 			}
 			var options []client.PutOption
-			if cmd.Flags().Changed("if-generation") {
-				n, err := strconv.ParseUint(generation, 10, 64)
-				if err != nil {
-					return usagef("--if-generation %q is not a number", generation)
-				}
-				if n == 0 {
-					absent = true
-				} else {
-					options = append(options, client.IfGeneration(n))
-				}
+			demands, err := conditions.conditions()
+			if err != nil {
+				return err
 			}
-			if absent {
+			for _, d := range demands {
+				options = append(options, d)
+			}
+			held, err := conditions.held()
+			if err != nil {
+				return err
+			}
+			for _, h := range held {
+				options = append(options, h)
+			}
+			if conditions.absent {
 				options = append(options, client.IfAbsent())
 			}
 			if parents {
@@ -177,13 +192,14 @@ compare-and-swap. N = 0 demands that the node does not exist.`,
 				if js {
 					return printJSON(nodeJSON(args[0], st))
 				}
-				_, err = fmt.Printf("generation %d\n", st.ContentGeneration)
+				_, err = fmt.Printf("generation %d, revision %d\n", st.ContentGeneration, st.ModifyRevision)
 				return err
 			})
 		},
 	}
 	f := c.Flags()
-	f.StringVar(&generation, "if-generation", "", "write only if the content generation is this (0: only if absent)")
+	conditions.add(c)
+	conditions.addAbsent(c)
 	f.StringVarP(&file, "file", "f", "", `content from this file ("-": stdin)`)
 	f.BoolVarP(&parents, "parents", "p", false, "create missing parents as containers")
 	return c
@@ -291,13 +307,14 @@ func (a *app) statCmd() *cobra.Command {
 
 func (a *app) rmCmd() *cobra.Command {
 	var recursive, force bool
-	var generation string
+	var conditions conditionFlags
 	c := &cobra.Command{
 		Use:   "rm PATH",
 		Short: "Delete a node",
 		Long: `Deletes a node; with -r also all below it. That is all or nothing up to
 10,000 nodes; a larger tree is deleted in parts, from the leaves up, and if
-that fails half way a part of it is gone.`,
+that fails half way a part of it is gone. All conditions that are given must
+hold, for each part.`,
 		Args: arguments("PATH"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			var options, below []client.DeleteOption
@@ -308,16 +325,24 @@ that fails half way a part of it is gone.`,
 				options = append(options, client.Force())
 				below = options[len(options)-1:]
 			}
-			if cmd.Flags().Changed("if-generation") {
-				n, err := strconv.ParseUint(generation, 10, 64)
-				if err != nil {
-					return usagef("--if-generation %q is not a number", generation)
-				}
-				options = append(options, client.IfGeneration(n))
+			demands, err := conditions.conditions()
+			if err != nil {
+				return err
 			}
-			err := a.withSession(cmd.Context(), "lockctl rm", func(ctx context.Context, s *client.Session) error {
+			held, err := conditions.held()
+			if err != nil {
+				return err
+			}
+			var checks []client.CheckOption
+			for _, d := range demands {
+				options, checks = append(options, d), append(checks, d)
+			}
+			for _, h := range held {
+				options, checks = append(options, h), append(checks, h)
+			}
+			err = a.withSession(cmd.Context(), "lockctl rm", func(ctx context.Context, s *client.Session) error {
 				if recursive {
-					return a.removeTree(cmd.Context(), s, args[0], below, options)
+					return a.removeTree(cmd.Context(), s, args[0], below, options, checks)
 				}
 				return s.Delete(ctx, args[0], options...)
 			})
@@ -333,6 +358,6 @@ that fails half way a part of it is gone.`,
 	f := c.Flags()
 	f.BoolVarP(&recursive, "recursive", "r", false, "delete everything below it too")
 	f.BoolVar(&force, "force", false, "even if its lock is held or waited for: they lose it")
-	f.StringVar(&generation, "if-generation", "", "delete only if the content generation is this")
+	conditions.add(c)
 	return c
 }

@@ -54,8 +54,8 @@ func (a *app) lockCmd() *cobra.Command {
 
 CMD runs in a process group of its own, in the terminal's foreground if there
 is one, with LOCKD_FENCE (the number to send along with every write),
-LOCKD_SEQUENCER and LOCKD_LOCK (the path) in its environment. Signals are passed
-on to it. If the lock is being lost, the group gets TERM early enough, and KILL
+LOCKD_HOLD (for 'lockctl put --while-held' and the like), LOCKD_SEQUENCER and
+LOCKD_LOCK (the path) in its environment. Signals are passed on to it. If the lock is being lost, the group gets TERM early enough, and KILL
 --stop later, so that it is gone before anybody else can be granted the lock. A
 watchdog process does that if lockctl itself is killed or frozen.
 
@@ -230,6 +230,7 @@ func (a *app) underLock(s *client.Session, l *client.Lock, fl lockFlags, status 
 		Args: args,
 		Env: []string{
 			fmt.Sprintf("LOCKD_FENCE=%d", l.Fence()),
+			envHold + "=" + l.Hold().String(),
 			"LOCKD_SEQUENCER=" + l.Sequencer(),
 			"LOCKD_LOCK=" + l.Path(),
 		},

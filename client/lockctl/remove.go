@@ -24,14 +24,16 @@ type remover struct {
 	s       *client.Session
 	timeout time.Duration         // of each part
 	options []client.DeleteOption // for what is below the path given
+	path    string                // the path given
+	checks  []client.CheckOption  // of path, in each part
 	deleted int                   // nodes named in a Delete that was done
 }
 
 // removeTree deletes path and all below it: all or nothing if it is little
 // enough for one command, else in parts, each within the timeout. last are the
-// options for path itself.
-func (a *app) removeTree(ctx context.Context, s *client.Session, path string, below, last []client.DeleteOption) error {
-	r := remover{s: s, timeout: a.timeout, options: append([]client.DeleteOption{client.Recursive()}, below...)}
+// options for path itself, checks its conditions, which each part demands too.
+func (a *app) removeTree(ctx context.Context, s *client.Session, path string, below, last []client.DeleteOption, checks []client.CheckOption) error {
+	r := remover{s: s, timeout: a.timeout, options: append([]client.DeleteOption{client.Recursive()}, below...), path: path, checks: checks}
 	whole := func() error {
 		ctx, cancel := context.WithTimeout(ctx, r.timeout)
 		defer cancel()
@@ -94,6 +96,9 @@ func (r *remover) remove(ctx context.Context, paths []string) error {
 		return nil
 	}
 	txn := r.s.Txn()
+	if len(r.checks) > 0 {
+		txn.Check(r.path, r.checks...)
+	}
 	for _, p := range paths {
 		txn.Delete(p, r.options...)
 	}

@@ -5,6 +5,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -55,6 +56,7 @@ func TestLockctl(t *testing.T) {
 	if err := os.WriteFile(file, []byte("from a file"), 0o600); err != nil {
 		t.Fatal(err)
 	}
+	fill := strings.NewReplacer("\x00", " ", "{lockctl}", program("lockctl"), "{endpoints}", strings.Join(c.clients(), ","))
 	for _, row := range []struct {
 		stdin  string
 		args   string // split at blanks; "_" in it stands for nothing
@@ -66,19 +68,25 @@ func TestLockctl(t *testing.T) {
 		{args: "create /a hello", stdout: "=/a\n"},
 		{args: "create /a again", code: 4, stderr: "create /a: node exists already"},
 		{args: "get /a", stdout: "=hello"},
-		{args: "put /a world", stdout: "=generation 2\n"},
-		{args: "put /a swapped --if-generation 2", stdout: "=generation 3\n"},
+		{args: "put /a world", stdout: "generation 2, revision "},
+		{args: "put /a swapped --if-generation 2", stdout: "generation 3, revision "},
 		{args: "put /a late --if-generation 2", code: 4, stderr: "condition does not hold"},
 		{args: "put /a x --if-generation two", code: 2, stderr: "is not a number"},
-		{args: "put /new x --if-generation 0", stdout: "=generation 1\n"},
-		{args: "put /new x --if-generation 0", code: 4, stderr: "condition does not hold"},
-		{stdin: "from stdin", args: "put /b", stdout: "=generation 1\n"},
+		{args: "put /new x --if-generation 0", code: 2, stderr: "--if-generation 0 is no condition"},
+		{args: "put /new x --if-absent", stdout: "generation 1, revision "},
+		{args: "put /new x --if-absent", code: 4, stderr: "condition does not hold"},
+		{args: "put /new x --if-revision 7", code: 4, stderr: "condition does not hold"},
+		{args: "put /new x --while-held", code: 2, stderr: "LOCKD_HOLD is not set"},
+		{args: "put /new x --while-held=junk", code: 2, stderr: "--while-held"},
+		{args: "create /held-only --while-held=lockd-hold1:1:1:0:/l", code: 4, stderr: "condition does not hold"},
+		{args: "rm -r /new --while-held=lockd-hold1:1:1:0:/l", code: 4, stderr: "condition does not hold"},
+		{stdin: "from stdin", args: "put /b", stdout: "generation 1, revision "},
 		{args: "get /b", stdout: "=from stdin"},
-		{args: "put /b --file " + file, stdout: "=generation 2\n"},
+		{args: "put /b --file " + file, stdout: "generation 2, revision "},
 		{args: "get /b", stdout: "=from a file"},
 		{args: "put /b --file " + file + "-not-there", code: 1, stderr: "no such file"},
 		{args: "put /b x --file " + file, code: 2, stderr: "not both"},
-		{stdin: full, args: "put /full -", stdout: "=generation 1\n"},
+		{stdin: full, args: "put /full -", stdout: "generation 1, revision "},
 		{args: "get /full", stdout: "=" + full},
 		{stdin: big, args: "put /big", code: 2, stderr: "over 1048576 bytes (1 MiB)"},
 		{args: "get /big", code: 3, stderr: "no such node"},
@@ -154,6 +162,9 @@ func TestLockctl(t *testing.T) {
 		{args: "lock /l -- not-a-command", code: 127, stderr: "not-a-command"},
 		{args: "lock /l -- " + file, code: 126, stderr: "permission denied"},
 		{args: "lock /l -- sh -c echo\x00$LOCKD_FENCE:$LOCKD_SEQUENCER", stdout: ":lockd1:X:"},
+		{args: "lock /l -- {lockctl} --endpoints {endpoints} put /guarded yes --while-held", stdout: "generation 1, revision "},
+		{args: "lock /l -- sh -c LOCKD_HOLD=lockd-hold1:1:1:0:/l\x00exec\x00{lockctl}\x00--endpoints\x00{endpoints}\x00put\x00/guarded\x00no\x00--while-held", code: 4, stderr: "condition does not hold"},
+		{args: "get /guarded", stdout: "=yes"},
 		{args: "ls /l", code: 3}, // the container has gone with its last use
 		{args: "lock", code: 113, stderr: "Give a PATH"},
 		{args: "lock /l", code: 113, stderr: "which command?"},
@@ -188,7 +199,7 @@ func TestLockctl(t *testing.T) {
 			if a == "_" {
 				a = ""
 			}
-			args = append(args, strings.ReplaceAll(a, "\x00", " "))
+			args = append(args, fill.Replace(a))
 		}
 		code, stdout, stderr := c.ctl(row.stdin, args...)
 		whole, exact := strings.CutPrefix(row.stdout, "=")
@@ -199,6 +210,73 @@ func TestLockctl(t *testing.T) {
 		}
 		if strings.Contains(stderr, "goroutine ") {
 			t.Errorf("lockctl %q panicked:\n%s", row.args, stderr)
+		}
+	}
+}
+
+// TestConditionFlags tries every pair of conditions on every command that takes
+// them. /n exists and is held; all conditions but --if-absent are true of it, so
+// a pair is done unless it contradicts itself.
+func TestConditionFlags(t *testing.T) {
+	c := startCell(t, 1)
+	ctx := t.Context()
+	s, err := client.Dial(ctx, c.clients())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	l, err := s.Lock(ctx, "/n")
+	if err != nil {
+		t.Fatal(err)
+	}
+	flags := []string{"if-revision", "if-instance", "if-generation", "held-fence", "while-held", "if-absent"}
+	for i, a := range flags {
+		for _, b := range flags[i:] {
+			st, err := s.Put(ctx, "/n", []byte("x"))
+			if err != nil {
+				t.Fatal(err)
+			}
+			flag := func(name string) string {
+				return map[string]string{
+					"if-revision":   fmt.Sprintf("--if-revision=%d", st.ModifyRevision),
+					"if-instance":   fmt.Sprintf("--if-instance=%d", st.Instance),
+					"if-generation": fmt.Sprintf("--if-generation=%d", st.ContentGeneration),
+					"held-fence":    fmt.Sprintf("--held-fence=%d", l.Fence()),
+					"while-held":    "--while-held=" + l.Hold().String(),
+					"if-absent":     "--if-absent",
+				}[name]
+			}
+			want := 0
+			switch {
+			case b == "if-absent" && a == "if-absent":
+				want = 4 // it exists
+			case b == "if-absent":
+				want = 2 // absent, and something of a node that exists
+			}
+			if code, _, stderr := c.ctl("", "put", "/n", "y", flag(a), flag(b)); code != want {
+				t.Errorf("put %s %s: exit %d, want %d: %s", flag(a), flag(b), code, want, stderr)
+			}
+			if b == "if-absent" {
+				continue // rm has none
+			}
+			// The lock keeps the node from being deleted; a condition that does
+			// not hold is told before that.
+			if code, _, stderr := c.ctl("", "rm", "/n", flag(a), flag(b)); code != 4 || !strings.Contains(stderr, "does not hold") == (a == "while-held") {
+				t.Errorf("rm %s %s: exit %d: %s", flag(a), flag(b), code, stderr)
+			}
+		}
+	}
+	// Created while the lock is held, and not once it is released.
+	hold := "--while-held=" + l.Hold().String()
+	if code, _, stderr := c.ctl("", "create", "/made", hold); code != 0 {
+		t.Errorf("create: exit %d: %s", code, stderr)
+	}
+	if err := l.Release(ctx); err != nil {
+		t.Fatal(err)
+	}
+	for _, args := range [][]string{{"create", "/late", hold}, {"put", "/made", "late", hold}, {"rm", "/made", hold}, {"rm", "-r", "/made", hold}} {
+		if code, _, stderr := c.ctl("", args...); code != 4 || !strings.Contains(stderr, "condition does not hold") {
+			t.Errorf("%q after the release: exit %d: %s", args, code, stderr)
 		}
 	}
 }
