@@ -232,10 +232,13 @@ func TestConditionFlags(t *testing.T) {
 	flags := []string{"if-revision", "if-instance", "if-generation", "held-fence", "while-held", "if-absent"}
 	for i, a := range flags {
 		for _, b := range flags[i:] {
-			st, err := s.Put(ctx, "/n", []byte("x"))
-			if err != nil {
-				t.Fatal(err)
+			var st client.Stat
+			write := func() {
+				if st, err = s.Put(ctx, "/n", []byte("x")); err != nil {
+					t.Fatal(err)
+				}
 			}
+			write()
 			flag := func(name string) string {
 				return map[string]string{
 					"if-revision":   fmt.Sprintf("--if-revision=%d", st.ModifyRevision),
@@ -259,9 +262,9 @@ func TestConditionFlags(t *testing.T) {
 			if b == "if-absent" {
 				continue // rm has none
 			}
-			// The lock keeps the node from being deleted; a condition that does
-			// not hold is told before that.
-			if code, _, stderr := c.ctl("", "rm", "/n", flag(a), flag(b)); code != 4 || !strings.Contains(stderr, "does not hold") == (a == "while-held") {
+			// All conditions hold, so it is the lock that is told to be in the way.
+			write()
+			if code, _, stderr := c.ctl("", "rm", "/n", flag(a), flag(b)); code != 4 || !strings.Contains(stderr, "lock is held") {
 				t.Errorf("rm %s %s: exit %d: %s", flag(a), flag(b), code, stderr)
 			}
 		}
