@@ -142,7 +142,9 @@
 // that failed a kernel may show what it never wrote, and call the next fsync a
 // success. It checks everything before it changes anything.
 //
-// What this cannot find: the loss of both blocks of a flush that wrote blocks again (and with them the earlier flushes in that block,
+// What this cannot find: bits that went bad both in the last flush and in its mark,
+// in another sector (it passes for torn); the loss of both blocks of a flush that
+// wrote blocks again (and with them the earlier flushes in that block,
 // less than 4096 bytes: a device without protection against power cuts that loses
 // pages larger than a block), or of a whole old directory put in the place of the
 // new one.

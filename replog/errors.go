@@ -77,3 +77,17 @@ func (e *InUseError) Error() string {
 	}
 	return fmt.Sprintf("the data directory %s is in use by %s: stop that one, or give another directory", e.Dir, by)
 }
+
+// checkFormat refuses data of another format, by its file's name.
+func checkFormat(name string, format uint32) error {
+	switch {
+	case format < formatVersion:
+		return fmt.Errorf("%s has format %d, of an earlier version of lockd, and this version of lockd reads format %d alone: "+
+			"start the version that wrote it. Nothing converts it: to go on with this version found a new cell in empty directories",
+			name, format, formatVersion)
+	case format > formatVersion:
+		return fmt.Errorf("%s has format %d, of a later version of lockd, and this version of lockd reads format %d alone: start the version that wrote it",
+			name, format, formatVersion)
+	}
+	return nil
+}

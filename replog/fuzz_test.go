@@ -30,7 +30,7 @@ func anyHeader(*pb.SegmentHeader) error { return nil }
 
 // segmentOf puts a segment together from what is not zero in it.
 func segmentOf(used []byte) []byte {
-	return append(slices.Clone(used), make([]byte, max(0, minSegment-len(used)))...)
+	return append(slices.Clone(used), make([]byte, max(0, 2*minSegment-len(used)))...)
 }
 
 // FuzzSegment reads whatever stands in a segment.
@@ -235,8 +235,8 @@ func FuzzSegmentHeader(f *testing.F) {
 		}
 		return b
 	}
-	fuzzing.Seed(f, "plain", header(&pb.SegmentHeader{Format: formatVersion, Segment: 1, Size: minSegment, Cell: "demo", Replica: "n1", Incarnation: 42}))
-	fuzzing.Seed(f, "full", header(&pb.SegmentHeader{Format: formatVersion, Segment: 1, Size: minSegment, Cell: "demo", Replica: "n1", Incarnation: 42,
+	fuzzing.Seed(f, "plain", header(&pb.SegmentHeader{Format: formatVersion, Segment: 1, Size: 2 * minSegment, Cell: "demo", Replica: "n1", Incarnation: 42}))
+	fuzzing.Seed(f, "full", header(&pb.SegmentHeader{Format: formatVersion, Segment: 1, Size: 2 * minSegment, Cell: "demo", Replica: "n1", Incarnation: 42,
 		Flush: 7, Chosen: 5, Promised: &pb.Ballot{Round: 3, Replica: 2}, ConfigSlot: 1, PreviousEnd: 9000,
 		Config: EncodeConfiguration(&paxos.Configuration{Cell: "demo", Members: []paxos.Member{{ID: 1, Name: "n1", Voter: true}}})}))
 	f.Fuzz(func(t *testing.T, payload []byte) {

@@ -80,9 +80,8 @@ func readIdentity(fsys FS) (*pb.Identity, error) {
 	if err != nil {
 		return nil, &DamagedError{File: identityName, What: err.Error()}
 	}
-	if id.Format != formatVersion {
-		return nil, fmt.Errorf("the data has format %d, this version of lockd reads format %d: start the version that wrote it",
-			id.Format, formatVersion)
+	if err := checkFormat(identityName, id.Format); err != nil {
+		return nil, err
 	}
 	return id, nil
 }

@@ -148,8 +148,7 @@ func (s *scanned) mark(m placedMark) {
 func checkHeader(h *pb.SegmentHeader, size int64, id *pb.Identity, damaged func(int64, string, ...any) error) error {
 	switch {
 	case h.Format != formatVersion:
-		return fmt.Errorf("%s has format %d, this version of lockd reads format %d: start the version that wrote it",
-			segmentName(h.Segment), h.Format, formatVersion)
+		return checkFormat(segmentName(h.Segment), h.Format)
 	case h.Cell != id.Cell || h.Replica != id.Replica || h.Incarnation != id.Incarnation:
 		return &ForeignError{
 			FoundCell: h.Cell, FoundReplica: h.Replica, FoundIncarnation: h.Incarnation,

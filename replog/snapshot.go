@@ -222,9 +222,8 @@ func openSnapshot(f File, name string) (*snapReader, *pb.SnapshotMeta, error) {
 	if fr.kind != frameMeta || proto.Unmarshal(fr.payload, meta) != nil || meta.Slot == 0 {
 		return nil, nil, r.damaged("the snapshot's head cannot be decoded")
 	}
-	if meta.Format != formatVersion {
-		return nil, nil, fmt.Errorf("%s has format %d, this version of lockd reads format %d: start the version that wrote it",
-			name, meta.Format, formatVersion)
+	if err := checkFormat(name, meta.Format); err != nil {
+		return nil, nil, err
 	}
 	return r, meta, nil
 }

@@ -1,7 +1,10 @@
 // Package faultfs is a file system in memory that forgets like a real one: what
 // was written and not synced is lost, in whole or in part, when the power
 // goes; and so are names that were made, changed or removed in a directory
-// that was not synced. It also fails on demand.
+// that was not synced. It also fails on demand: an operation of a kind, once
+// (Fail) or from then on (FailFrom), reads of a bad spot (FailRead), a full disk
+// (Limit), the power (StopAfter); bits go bad (Flip, FlipBits) and files vanish
+// (Vanish).
 //
 // It keeps apart, for every file, what a reader sees and what is durable, with
 // the list of writes between the two; for every directory likewise its names.

@@ -4,6 +4,9 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
+	"math/rand/v2"
+	"slices"
 )
 
 // Ops counts the operations that changed something so far.
@@ -35,6 +38,85 @@ func (f *FS) Fail(op Op, n int, err error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.faults[op] = fault{in: n, err: err}
+}
+
+// FailFrom makes the nth operation of a kind from now on and all that follow fail
+// with err, until Fail or FailFrom is called for that kind again (n 0: none fails).
+func (f *FS) FailFrom(op Op, n int, err error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.faults[op] = fault{in: n, err: err, stays: true}
+}
+
+// FailRead makes reads of a file that touch the byte at offset fail with err, so
+// many times (negative: for good, and then over Crash and Kill as well, as a bad
+// sector does). MendReads ends that.
+func (f *FS) FailRead(name string, offset int64, times int, err error) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	n, findErr := f.lookUp(name)
+	if findErr != nil {
+		return findErr
+	}
+	n.bad = append(n.bad, badSpot{offset: offset, times: times, err: err})
+	return nil
+}
+
+// MendReads makes all of a file readable again.
+func (f *FS) MendReads(name string) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	n, err := f.lookUp(name)
+	if err == nil {
+		n.bad = nil
+	}
+	return err
+}
+
+// Vanish takes a file away durably, behind the back of who has it open: as after
+// a repair of the file system, or by an operator's hand.
+func (f *FS) Vanish(name string) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	d, last, err := f.find(name)
+	if err != nil {
+		return err
+	}
+	node, ok := d.seen[last].(*inode)
+	if !ok {
+		return &fs.PathError{Op: "vanish", Path: name, Err: fs.ErrNotExist}
+	}
+	gone := func(names map[string]any) {
+		for at, n := range names {
+			if n == any(node) {
+				delete(names, at)
+			}
+		}
+	}
+	gone(d.seen)
+	gone(d.durable)
+	for _, r := range d.pending {
+		for i, n := range r.nodes {
+			if n == any(node) {
+				r.nodes[i] = nil
+			}
+		}
+	}
+	return nil
+}
+
+// FlipBits turns n different bits between two offsets over, durably.
+func (f *FS) FlipBits(rng *rand.Rand, name string, from, to int64, n int) error {
+	bits := map[int64]bool{}
+	for want := min(int64(n), 8*(to-from)); int64(len(bits)) < want; {
+		bits[8*from+rng.Int64N(8*(to-from))] = true
+	}
+	for _, bit := range slices.Sorted(maps.Keys(bits)) {
+		if err := f.Flip(name, bit/8, uint(bit%8)); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // Limit lets files grow by bytes in all, then writes fail with ErrNoSpace;
@@ -132,6 +214,9 @@ func (f *file) ReadAt(p []byte, off int64) (int, error) {
 	f.fs.mu.Lock()
 	defer f.fs.mu.Unlock()
 	if err := f.open(); err != nil {
+		return 0, err
+	}
+	if err := f.n.unreadable(f.name, off, int64(len(p))); err != nil {
 		return 0, err
 	}
 	return f.n.seen.readAt(p, off)

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"io/fs"
 	"maps"
+	"math/bits"
 	"math/rand/v2"
 	"slices"
 	"testing"
@@ -299,5 +300,104 @@ func TestCrashKeepKeepsWhatItIsTold(t *testing.T) {
 		if want := i/sectorBytes == 1; (b == 7) != want {
 			t.Fatalf("byte %d is %d", i, b)
 		}
+	}
+}
+
+func TestReadsThatFail(t *testing.T) {
+	f := New()
+	h := create(t, f, "a")
+	put(t, h, 0, "0123456789")
+	must(t, h.Sync())
+	must(t, f.SyncDir(""))
+	broken := errors.New("broken")
+	read := func(f *FS, off int64, n int) error {
+		h, err := f.Open("a")
+		must(t, err)
+		_, err = h.ReadAt(make([]byte, n), off)
+		return err
+	}
+	must(t, f.FailRead("a", 5, 1, broken))
+	for _, ok := range [][2]int{{0, 5}, {6, 4}} {
+		must(t, read(f, int64(ok[0]), ok[1]))
+	}
+	if err := read(f, 4, 2); !errors.Is(err, broken) {
+		t.Errorf("reading a bad byte: %v", err)
+	}
+	must(t, read(f, 4, 2)) // once
+	must(t, f.FailRead("a", 5, 1, broken))
+	must(t, read(f.CrashLost(), 5, 1)) // what fails once is not taken over
+	must(t, f.FailRead("a", 7, -1, broken))
+	for what, after := range map[string]*FS{"now": f, "after a crash": f.CrashLost(), "after a kill": f.Kill()} {
+		for range 3 {
+			if err := read(after, 7, 1); !errors.Is(err, broken) {
+				t.Errorf("%s: %v", what, err)
+			}
+		}
+	}
+	must(t, f.MendReads("a"))
+	must(t, read(f, 0, 10))
+	if err := f.FailRead("b", 0, 1, broken); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("a file that is not there: %v", err)
+	}
+}
+
+func TestFailsFromThenOn(t *testing.T) {
+	f := New()
+	broken := errors.New("broken")
+	f.FailFrom(Create, 2, broken)
+	create(t, f, "a")
+	for range 3 {
+		if _, err := f.Create("b"); !errors.Is(err, broken) {
+			t.Errorf("creating: %v", err)
+		}
+	}
+	f.FailFrom(Create, 0, nil)
+	create(t, f, "b")
+	f.FailFrom(Remove, 1, broken)
+	if err := f.Remove("a"); !errors.Is(err, broken) || contentOf(t, f, "a") == "-" {
+		t.Errorf("removing: %v", err)
+	}
+}
+
+func TestVanishedFile(t *testing.T) {
+	f := New()
+	must(t, f.MkdirAll("d"))
+	h := create(t, f, "d/a")
+	put(t, h, 0, "content")
+	must(t, f.Vanish("d/a")) // its name was not synced yet
+	must(t, f.SyncDir("d"))
+	must(t, f.SyncDir(""))
+	for what, after := range map[string]*FS{"now": f, "after a crash": f.CrashLost(), "after a kill": f.Kill()} {
+		if got := contentOf(t, after, "d/a"); got != "-" {
+			t.Errorf("%s: %q", what, got)
+		}
+	}
+	if err := f.Vanish("d/a"); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("again: %v", err)
+	}
+}
+
+func TestFlippedBits(t *testing.T) {
+	f := New()
+	h := create(t, f, "a")
+	put(t, h, 0, string(make([]byte, 64)))
+	must(t, h.Sync())
+	must(t, f.SyncDir(""))
+	rng := rand.New(rand.NewPCG(1, 1))
+	must(t, f.FlipBits(rng, "a", 8, 16, 5))
+	count := 0
+	for i, b := range []byte(contentOf(t, f.CrashLost(), "a")) {
+		n := bits.OnesCount8(b)
+		if n > 0 && (i < 8 || i >= 16) {
+			t.Errorf("byte %d is changed", i)
+		}
+		count += n
+	}
+	if count != 5 {
+		t.Errorf("%d bits are flipped", count)
+	}
+	must(t, f.FlipBits(rng, "a", 20, 21, 100)) // no more than there are
+	if got := contentOf(t, f, "a")[20]; got != 0xff {
+		t.Errorf("all bits of a byte: %x", got)
 	}
 }

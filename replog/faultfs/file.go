@@ -163,6 +163,14 @@ type inode struct {
 	durable content
 	pending []change
 	written []byte // holds the data of pending
+	bad     []badSpot
+}
+
+// badSpot is a byte that cannot be read.
+type badSpot struct {
+	offset int64
+	times  int // so often; negative: for good
+	err    error
 }
 
 func newInode() *inode { return &inode{seen: newContent(), durable: newContent()} }
@@ -204,13 +212,39 @@ func (n *inode) sync() {
 // forget empties the list of what is pending and keeps its memory.
 func (n *inode) forget() { n.pending, n.written = n.pending[:0], n.written[:0] }
 
+// unreadable returns the error of a read of n bytes at off, if it touches a bad
+// spot.
+func (n *inode) unreadable(name string, off, length int64) error {
+	for i := range n.bad {
+		b := &n.bad[i]
+		if b.times == 0 || b.offset < off || b.offset >= off+length {
+			continue
+		}
+		if b.times > 0 {
+			b.times--
+		}
+		return &fs.PathError{Op: "read", Path: name, Err: b.err}
+	}
+	return nil
+}
+
+// stayBad returns the spots that are bad for good.
+func (n *inode) stayBad() (out []badSpot) {
+	for _, b := range n.bad {
+		if b.times < 0 {
+			out = append(out, b)
+		}
+	}
+	return out
+}
+
 // drop forgets what is pending, as a kernel does after a failed write-back:
 // readers still see it, and no later sync makes it durable.
 func (n *inode) drop() { n.forget() }
 
 // same gives a copy of the file for a process that died while the power stayed.
 func (n *inode) same() *inode {
-	out := &inode{seen: n.seen.share(), durable: n.durable.share(), pending: slices.Clone(n.pending)}
+	out := &inode{seen: n.seen.share(), durable: n.durable.share(), pending: slices.Clone(n.pending), bad: n.stayBad()}
 	for i := range out.pending {
 		// The original goes on writing where these lie.
 		out.pending[i].data = slices.Clone(out.pending[i].data)
@@ -223,6 +257,7 @@ func (n *inode) same() *inode {
 // for all, and of one change more there may be a first part.
 func (n *inode) crash(l loss, name string) *inode {
 	out := newInode()
+	out.bad = n.stayBad()
 	out.durable = n.durable.share()
 	count := len(n.pending)
 	switch {

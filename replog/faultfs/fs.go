@@ -57,8 +57,9 @@ type FS struct {
 }
 
 type fault struct {
-	in  int // fails when it reaches 0 by counting down; 0 none
-	err error
+	in    int // fails when it reaches 0 by counting down; 0 none
+	err   error
+	stays bool // and each one after that
 }
 
 var (
@@ -113,6 +114,9 @@ func (f *FS) begin(op Op, name string) error {
 	}
 	if t := &f.faults[op]; t.in > 0 {
 		if t.in--; t.in == 0 {
+			if t.stays {
+				t.in = 1
+			}
 			return fmt.Errorf("%s %s: %w", op, name, t.err)
 		}
 	}

@@ -1,0 +1,82 @@
+package replog
+
+import (
+	"bytes"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"google.golang.org/protobuf/proto"
+
+	"github.com/seed70370324/lockd/replog/pb"
+)
+
+// Data of another format is refused by the name of the file, with what to do,
+// and nothing in it is touched.
+func TestOtherFormatsAreRefused(t *testing.T) {
+	small := func(content []byte) func(uint32) ([]byte, error) {
+		return func(uint32) ([]byte, error) { return content, nil }
+	}
+	header := func(format uint32) ([]byte, error) {
+		b, err := encodeHeader(&pb.SegmentHeader{Format: format, Segment: 1, Size: minSegment, Cell: "demo", Replica: "n1", Incarnation: 42})
+		return append(b, make([]byte, max(0, minSegment-len(b)))...), err
+	}
+	good, err := header(formatVersion)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, content := range map[string]func(format uint32) ([]byte, error){
+		identityName: func(format uint32) ([]byte, error) {
+			id := proto.CloneOf(testID)
+			id.Format = format
+			return encodeIdentity(id), nil
+		},
+		segmentName(1): header,
+		snapshotName(5): func(format uint32) ([]byte, error) {
+			f := &bytesFile{}
+			_, err := writeSnapshot(f, &pb.SnapshotMeta{Format: format, Slot: 5, Cell: "demo"}, text("state"))
+			return f.b, err
+		},
+	} {
+		for _, format := range []uint32{0, 1, 2, formatVersion + 1} {
+			dir := t.TempDir()
+			files := map[string]func(uint32) ([]byte, error){identityName: small(encodeIdentity(testID)), segmentName(1): small(good)}
+			files[name] = content
+			for file, content := range files {
+				b, err := content(format)
+				if err == nil {
+					err = os.MkdirAll(filepath.Dir(filepath.Join(dir, file)), 0o700)
+				}
+				if err == nil {
+					err = os.WriteFile(filepath.Join(dir, file), b, 0o600)
+				}
+				if err != nil {
+					t.Fatal(err)
+				}
+			}
+			before, err := os.ReadFile(filepath.Join(dir, name))
+			if err != nil {
+				t.Fatal(err)
+			}
+			fsys, err := NewOSFS(dir)
+			if err != nil {
+				t.Fatal(err)
+			}
+			_, err = Open(StorageOptions{FS: fsys, Cell: "demo", Replica: "n1", NewIncarnation: func() uint64 { return 1 }})
+			wanted := []string{name, fmt.Sprintf("has format %d,", format), "start the version that wrote it"}
+			if format < formatVersion {
+				wanted = append(wanted, "earlier", "found a new cell")
+			}
+			for _, want := range wanted {
+				if err == nil || !strings.Contains(err.Error(), want) {
+					t.Errorf("%s of format %d: %v, and %q is wanted", name, format, err, want)
+				}
+			}
+			if after, err := os.ReadFile(filepath.Join(dir, name)); err != nil || !bytes.Equal(before, after) {
+				t.Errorf("%s of format %d was changed: %v", name, format, err)
+			}
+		}
+	}
+}
