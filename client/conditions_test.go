@@ -141,6 +141,7 @@ func TestOptionsOfDial(t *testing.T) {
 	c := newCell(t)
 	ctx := within(t)
 	all := []named[client.Option]{
+		{"WithCellIdentity", client.WithCellIdentity(c.dial().CellIdentity())},
 		{"WithName", client.WithName("x")}, {"WithCell", client.WithCell("test")}, {"WithLease", client.WithLease(time.Minute)},
 		{"WithGrace", client.WithGrace(time.Minute)}, {"WithOpenTimeout", client.WithOpenTimeout(patience)},
 		{"WithMaxClockDrift", client.WithMaxClockDrift(10_000)}, {"WithLogger", client.WithLogger(slog.New(slog.DiscardHandler))},

@@ -39,6 +39,15 @@
 // only reads and watches; it leaves no trace in the service. A Session has all
 // that a Reader has.
 //
+// # Which cell
+//
+// All addresses are asked at once who they are. If they belong to different
+// cells, the one is meant that more than half of those name that answer within a
+// second; WithCellIdentity says it for certain. Replicas of other cells, and
+// those that speak no version of the protocol that this client does, are skipped,
+// with a warning to the logger. If no cell has more than half, Dial fails with
+// ErrWrongCell, which tells who said what.
+//
 // # Jeopardy
 //
 // If the service is not heard for a whole lease, the session is in jeopardy:
@@ -46,7 +55,10 @@
 // master. If one answers within the grace period (45 s by default) that the
 // session lives, all goes on as if nothing had happened; else the session has
 // expired, and with it its locks and ephemeral nodes. Locks do not wait for the
-// grace period: each is lost at its own deadline (Lock.Deadline).
+// grace period: each is lost at its own deadline (Lock.Deadline). A lock that is
+// lost so can be asked for again as soon as the session is live: the service is
+// told of the loss, and grants it when the lock-delay is over, or earlier if the
+// lost lock is released, which says that its work has ended.
 //
 // # Errors
 //

@@ -19,7 +19,6 @@ import (
 	"github.com/seed70370324/lockd/client/machine"
 	"github.com/seed70370324/lockd/internal/clock"
 	"github.com/seed70370324/lockd/internal/invariant"
-	"github.com/seed70370324/lockd/internal/version"
 	storepb "github.com/seed70370324/lockd/store/pb"
 )
 
@@ -63,6 +62,8 @@ type driver struct {
 	calls    map[machine.CallID]*call
 	watches  map[machine.CallID]*watchQueue
 	link     *link
+	asking   context.Context // ends with the driver
+	endAsks  context.CancelFunc
 	fresh    []*Lock       // empty, of results
 	gathered int           // events stepped since the last batch was closed
 	next     time.Duration // when the machine wants to be woken
@@ -158,6 +159,7 @@ func open(ctx context.Context, op string, addresses []string, options []Option, 
 		guard:   newGuard(),
 		rearm:   make(chan struct{}, 1),
 	}
+	d.asking, d.endAsks = context.WithCancel(context.Background())
 	if c.onState != nil {
 		d.states = newFeed()
 	}
@@ -201,6 +203,8 @@ func newConfig(addresses []string, options []Option) (config, error) {
 	switch {
 	case c.fault != "":
 		return c, errors.New(c.fault)
+	case c.identity == 0 && c.seen.has(optWithCellIdentity):
+		return c, errors.New("the identity of the cell is 0: it was never set")
 	case len(addresses) == 0:
 		return c, errors.New("no address of a replica was given")
 	case c.lease < time.Second || c.lease > 10*time.Minute:
@@ -235,20 +239,22 @@ func machineOptions(c config, addresses []string, noSession bool) (machine.Optio
 		host = "" // only for people to read
 	}
 	return machine.Options{
-		Addresses:   addresses,
-		Cell:        c.cell,
-		Name:        c.name,
-		Host:        strings.ToValidUTF8(host, "?"),
-		PID:         os.Getpid(),
-		Lease:       c.lease,
-		Grace:       c.grace,
-		DriftPPM:    c.driftPPM,
-		Nonce:       secret[:16],
-		Seed:        binary.LittleEndian.Uint64(secret[16:]),
-		Now:         clock.Now(),
-		OpenTimeout: c.openTimeout,
-		NoSession:   noSession,
-		Program:     "lockd-go/" + strings.ToValidUTF8(version.Version, "?"),
+		Addresses:    addresses,
+		Survey:       true,
+		Cell:         c.cell,
+		CellIdentity: c.identity,
+		Name:         c.name,
+		Host:         strings.ToValidUTF8(host, "?"),
+		PID:          os.Getpid(),
+		Lease:        c.lease,
+		Grace:        c.grace,
+		DriftPPM:     c.driftPPM,
+		Nonce:        secret[:16],
+		Seed:         binary.LittleEndian.Uint64(secret[16:]),
+		Now:          clock.Now(),
+		OpenTimeout:  c.openTimeout,
+		NoSession:    noSession,
+		Program:      program(),
 	}, nil
 }
 
@@ -373,6 +379,12 @@ func (d *driver) perform(now time.Duration) {
 	d.gathered = 0
 	for again := true; again; {
 		e := d.m.Take(now)
+		for _, address := range e.Ask {
+			d.wg.Go(func() { d.ask(address) })
+		}
+		for _, text := range e.Warnings {
+			d.log(slog.LevelWarn, text)
+		}
 		failed := d.connection(&e)
 		if e.State != nil {
 			d.stateIs(*e.State)
@@ -394,6 +406,7 @@ func (d *driver) perform(now time.Duration) {
 		}
 	}
 	if d.over {
+		d.endAsks()
 		d.states.close()
 		d.logs.close()
 		close(d.stopped)

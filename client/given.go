@@ -28,6 +28,7 @@ const (
 	optOnWait
 	optWithName
 	optWithCell
+	optWithCellIdentity
 	optWithLease
 	optWithGrace
 	optWithOpenTimeout
@@ -44,7 +45,8 @@ var optionTexts = [optionNames]string{
 	optWithParents: "WithParents", optEphemeral: "Ephemeral", optContainer: "Container", optSequential: "Sequential",
 	optRecursive: "Recursive", optForce: "Force", optShared: "Shared", optWait: "Wait", optLockDelay: "LockDelay",
 	optStopGrace: "StopGrace", optOnWait: "OnWait", optWithName: "WithName", optWithCell: "WithCell",
-	optWithLease: "WithLease", optWithGrace: "WithGrace", optWithOpenTimeout: "WithOpenTimeout",
+	optWithCellIdentity: "WithCellIdentity",
+	optWithLease:        "WithLease", optWithGrace: "WithGrace", optWithOpenTimeout: "WithOpenTimeout",
 	optWithMaxClockDrift: "WithMaxClockDrift", optWithLogger: "WithLogger", optWithStateHandler: "WithStateHandler",
 	optWithDialer: "WithDialer",
 }
@@ -54,6 +56,8 @@ func (o optionName) String() string { return optionTexts[o] }
 
 // optionSet is a set of options.
 type optionSet uint32
+
+const _ = uint(32 - optionNames) // one bit for each
 
 func options(names ...optionName) (s optionSet) {
 	for _, o := range names {

@@ -6,9 +6,12 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"strings"
+	"time"
 	"unicode/utf8"
 
 	"github.com/seed70370324/lockd/client/machine"
+	"github.com/seed70370324/lockd/internal/version"
 	"github.com/seed70370324/lockd/internal/wire"
 	"github.com/seed70370324/lockd/internal/wire/pb"
 	storepb "github.com/seed70370324/lockd/store/pb"
@@ -69,6 +72,45 @@ func (d *driver) run(l *link, address string) {
 		}
 	}
 }
+
+// askTime bounds one question for who is at an address.
+const askTime = 2 * time.Second
+
+// ask asks an address who it is and tells the machine.
+func (d *driver) ask(address string) {
+	ctx, cancel := context.WithTimeout(d.asking, askTime)
+	defer cancel()
+	msg, err := d.firstMessage(ctx, address)
+	if err != nil && d.asking.Err() == nil && ctx.Err() != nil {
+		err = errors.New("no answer in time")
+	}
+	d.post(machine.Asked{Address: address, Message: msg, Err: err}, origin{})
+}
+
+func (d *driver) firstMessage(ctx context.Context, address string) (*pb.ServerMessage, error) {
+	nc, err := d.cfg.dial(ctx, address)
+	if err != nil {
+		return nil, err
+	}
+	conn := wire.NewConn(nc, wire.Options{MaxFrame: linkMaxFrame})
+	defer conn.Close()
+	stop := context.AfterFunc(ctx, func() { _ = nc.Close() }) // ends the reading below
+	defer stop()
+	if err := conn.Handshake(ctx); err != nil {
+		return nil, err
+	}
+	if err := conn.Queue(wire.KindClient, machine.Hello(d.cfg.cell, program())); err != nil {
+		return nil, err
+	}
+	for {
+		if msg, err := readMessage(conn); msg != nil || err != nil {
+			return msg, err
+		}
+	}
+}
+
+// program is this client, for the service's log.
+func program() string { return "lockd-go/" + strings.ToValidUTF8(version.Version, "?") }
 
 // fromLink steps the machine with an event of a connection; false: nobody wants
 // it any more.

@@ -14,6 +14,7 @@ type config struct {
 	given
 	name        string
 	cell        string
+	identity    uint64
 	lease       time.Duration
 	grace       time.Duration
 	openTimeout time.Duration
@@ -35,6 +36,13 @@ func WithName(name string) Option {
 // with ErrWrongCell. By default any cell will do.
 func WithCell(cell string) Option {
 	return func(c *config) { c.once(optWithCell); c.cell = cell }
+}
+
+// WithCellIdentity names the cell that is meant by its identity (CellIdentity,
+// Hold.Cell), which no two cells have in common. Without it the cell is the one
+// that more than half of the addresses name that answer within a second.
+func WithCellIdentity(identity uint64) Option {
+	return func(c *config) { c.once(optWithCellIdentity); c.identity = identity }
 }
 
 // WithLease sets the length of the session's lease: for how long a session

@@ -38,6 +38,10 @@ func (r *Reader) Close() error { return r.d.close() }
 // Cell is the name of the cell that the connection was made to.
 func (r *Reader) Cell() string { return r.d.cellName() }
 
+// CellIdentity returns the identity of that cell, for WithCellIdentity; 0 if the
+// service names none.
+func (r *Reader) CellIdentity() uint64 { return r.d.cell.Load().identity }
+
 // Get reads a node. It fails with ErrNotFound if there is none.
 func (r *Reader) Get(ctx context.Context, path string) (Node, error) {
 	return r.node(ctx, "get", path, false)

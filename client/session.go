@@ -21,7 +21,10 @@ type Session struct {
 	Reader
 }
 
-// Dial looks for the cell's master among the addresses and opens a session. It
+// Dial looks for the cell's master among the addresses and opens a session. If
+// they belong to different cells, the one that more than half of those name that
+// answer within a second is meant (else WithCellIdentity says which): the others
+// are skipped, which the logger is warned of. It
 // fails with ErrUnavailable, which names the addresses tried and why each
 // failed, if there is none within WithOpenTimeout, and with ctx. After that ctx
 // has no meaning for the session: Close ends it.

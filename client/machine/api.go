@@ -22,6 +22,13 @@ type Event interface{ event() }
 type (
 	// Tick tells the time; give it at Effects.Wake at the latest.
 	Tick struct{}
+	// Asked answers Ask: the first message that came from the address, or why
+	// none did.
+	Asked struct {
+		Address string
+		Message *pb.ServerMessage
+		Err     error
+	}
 	// Connected answers Dial: the connection stands (preface sent).
 	Connected struct{}
 	// ConnectFailed answers Dial.
@@ -75,6 +82,7 @@ type (
 )
 
 func (Tick) event()          {}
+func (Asked) event()         {}
 func (Connected) event()     {}
 func (ConnectFailed) event() {}
 func (Disconnected) event()  {}
@@ -92,6 +100,12 @@ func (Close) event()         {}
 // Effects is what the driver owes after a Step or a batch of them. Messages
 // must not be changed: the Machine may send parts of them again.
 type Effects struct {
+	// Ask: beside the connection, ask each of these addresses who it is: connect,
+	// send a Hello, hand over what comes first as Asked, and hang up. What takes
+	// longer than a second or two may be given up, with an error.
+	Ask []string
+	// Warnings are for the program's log.
+	Warnings []string
 	// Dial: connect to this address (drop any connection there is first).
 	Dial string
 	// Hangup: drop the connection.
@@ -190,12 +204,18 @@ func (s State) String() string {
 // Options of a Machine.
 type Options struct {
 	Addresses []string
-	Cell      string
-	Name      string // program's name, for people
-	Host      string
-	PID       int
-	Lease     time.Duration // default 12 s
-	Grace     time.Duration // default 45 s
+	// Survey: ask all addresses who they are before the first connection (Ask).
+	// Without it the first one that answers decides which cell is meant.
+	Survey bool
+	// CellIdentity of the cell that is meant; 0: the one that most addresses
+	// name.
+	CellIdentity uint64
+	Cell         string
+	Name         string // program's name, for people
+	Host         string
+	PID          int
+	Lease        time.Duration // default 12 s
+	Grace        time.Duration // default 45 s
 	// DriftPPM bounds how far two clocks run apart: default 10,000 (1 %).
 	DriftPPM int
 	Nonce    []byte // 16 random bytes

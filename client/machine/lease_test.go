@@ -82,10 +82,14 @@ func TestOpenFailsAtOnce(t *testing.T) {
 		{pb.ErrorCode_BAD_VERSION, machine.ErrInvalid},
 	} {
 		r := newRig(t, machine.Options{})
-		r.linked = true
-		r.step(machine.Connected{})
-		expect[*pb.ClientMessage_Hello](r)
-		r.receive(&pb.ServerMessage{Body: &pb.ServerMessage_Error{Error: &pb.Error{Code: c.code, Text: "why", Fatal: true}}})
+		// Every address refuses, each is asked once.
+		for range 3 {
+			if err := r.m.Err(); err != nil {
+				t.Fatalf("%v: %v, while there are other addresses", c.code, err)
+			}
+			r.dialed()
+			r.receive(&pb.ServerMessage{Body: &pb.ServerMessage_Error{Error: &pb.Error{Code: c.code, Text: "why", Fatal: true}}})
+		}
 		if err := r.m.Err(); !errors.Is(err, c.want) || !strings.Contains(err.Error(), "why") {
 			t.Fatalf("%v: error %v", c.code, err)
 		}

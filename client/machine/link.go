@@ -3,6 +3,7 @@ package machine
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -95,7 +96,7 @@ func (m *Machine) nextID() uint64 {
 // dial begins an attempt if it is time.
 func (m *Machine) dial() {
 	l := &m.link
-	if l.phase != linkDown || m.now < l.nextDial || len(l.addresses) == 0 {
+	if l.phase != linkDown || m.now < l.nextDial || len(l.addresses) == 0 || m.surveying() {
 		return
 	}
 	l.address = l.hint
@@ -120,8 +121,14 @@ func (m *Machine) connected() {
 		return
 	}
 	m.enterPhase(linkGreeting)
-	m.send(&pb.ClientMessage{Body: &pb.ClientMessage_Hello{Hello: &pb.Hello{
-		VersionMin: 2, VersionMax: 2, Cell: m.o.Cell, MaxFrame: maxFrame, Client: m.o.Program}}})
+	m.send(Hello(m.o.Cell, m.o.Program))
+}
+
+// Hello is the first message on a connection. The version is agreed on each
+// connection anew.
+func Hello(cell, program string) *pb.ClientMessage {
+	return &pb.ClientMessage{Body: &pb.ClientMessage_Hello{Hello: &pb.Hello{
+		VersionMin: 2, VersionMax: 2, Cell: cell, MaxFrame: maxFrame, Client: program}}}
 }
 
 // maxFrame is the largest frame this client takes.
@@ -134,7 +141,10 @@ func (m *Machine) greeted(r *pb.HelloReply) {
 	}
 	if id := r.GetCellIdentity(); id != 0 {
 		if m.cellIdentity != 0 && m.cellIdentity != id {
-			m.lostLink(fmt.Errorf("%w: another cell serves at this address now", ErrWrongCell), "", 0)
+			err := fmt.Errorf("%w: replica %s of cell %s, identity %x, not %x", ErrWrongCell, r.GetReplica(), r.GetCell(), id, m.cellIdentity)
+			if m.skip(m.link.address, err); !m.ended() {
+				m.lostLink(err, "", 0)
+			}
 			return
 		}
 		m.cellIdentity = id
@@ -172,6 +182,9 @@ func (m *Machine) linkIsReady() {
 	l.hops, l.timeouts = 0, 0
 	l.bad = ""
 	l.attempts = nil
+	if m.state == Connecting {
+		m.everyAddress()
+	}
 }
 
 // lostLink gives up the present connection or attempt. hint is where the
@@ -187,7 +200,7 @@ func (m *Machine) lostLink(err error, hint string, wait time.Duration) {
 			l.backoff = 0
 		}
 	}
-	follow := hint != "" && hint != l.address && l.hops < hopsMax && !(hint == l.bad && m.now < l.badUntil)
+	follow := hint != "" && hint != l.address && !m.skipped(hint) && l.hops < hopsMax && !(hint == l.bad && m.now < l.badUntil)
 	switch {
 	case follow:
 		l.hops++
@@ -235,19 +248,21 @@ func (m *Machine) hangup() {
 }
 
 // note keeps the last error of each address.
-func (m *Machine) note(err error) {
+func (m *Machine) note(err error) { m.noteOf(m.link.address, err) }
+
+func (m *Machine) noteOf(address string, err error) {
 	l := &m.link
 	if err == nil {
 		err = errors.New("connection ended")
 	}
 	for i := range l.attempts {
-		if l.attempts[i].address == l.address {
+		if l.attempts[i].address == address {
 			l.attempts[i].err = err
 			return
 		}
 	}
 	if len(l.attempts) < 16 {
-		l.attempts = append(l.attempts, attempt{l.address, err})
+		l.attempts = append(l.attempts, attempt{address, err})
 	}
 }
 
@@ -255,20 +270,24 @@ func (m *Machine) note(err error) {
 func (m *Machine) Attempts() string {
 	l := &m.link
 	var b strings.Builder
-	for i, a := range l.attempts {
-		if i > 0 {
-			b.WriteString("; ")
-		}
-		b.WriteString(a.address)
-		b.WriteString(": ")
-		b.WriteString(a.err.Error())
-	}
-	if l.phase > linkDown && l.phase < linkReady {
+	tell := func(address, what string) {
 		if b.Len() > 0 {
 			b.WriteString("; ")
 		}
-		b.WriteString(l.address)
-		b.WriteString(": no answer yet")
+		b.WriteString(address)
+		b.WriteString(": ")
+		b.WriteString(what)
+	}
+	for _, a := range l.attempts {
+		tell(a.address, a.err.Error())
+	}
+	for _, s := range m.strangers {
+		if !slices.ContainsFunc(l.attempts, func(a attempt) bool { return a.address == s.address }) {
+			tell(s.address, s.err.Error())
+		}
+	}
+	if l.phase > linkDown && l.phase < linkReady {
+		tell(l.address, "no answer yet")
 	}
 	if b.Len() == 0 {
 		return "no address was tried"

@@ -41,13 +41,15 @@ type Machine struct {
 	cell         string
 	cellIdentity uint64
 
-	link  link
-	lease lease
-	reqs  requests
-	locks locks
-	reads reads
-	watch watches
-	calls map[CallID]call
+	survey    survey
+	strangers []attempt // addresses that are skipped, and why
+	link      link
+	lease     lease
+	reqs      requests
+	locks     locks
+	reads     reads
+	watch     watches
+	calls     map[CallID]call
 }
 
 // call finds what a CallID stands for: exactly one field is set.
@@ -81,6 +83,8 @@ func New(o Options) *Machine {
 	m.reads.init()
 	m.watch.init()
 	m.initLink()
+	m.cellIdentity = o.CellIdentity
+	m.startSurvey()
 	return m
 }
 
@@ -97,6 +101,8 @@ func (m *Machine) Step(now time.Duration, ev Event) {
 	m.advance(now)
 	switch e := ev.(type) {
 	case Tick:
+	case Asked:
+		m.asked(e)
 	case Connected:
 		m.connected()
 	case ConnectFailed:
@@ -151,6 +157,8 @@ func (m *Machine) Take(now time.Duration) Effects {
 // driver from Take on, and to the Machine again from Reuse on.
 func (m *Machine) Reuse(e Effects) {
 	m.free = Effects{
+		Ask:       emptied(e.Ask),
+		Warnings:  emptied(e.Warnings),
 		Send:      emptied(e.Send),
 		Done:      emptied(e.Done),
 		Waiting:   emptied(e.Waiting),
@@ -191,6 +199,9 @@ func (m *Machine) advance(now time.Duration) {
 		m.end(Closed, fmt.Errorf("%w: no master within %v: %s", ErrUnavailable, m.o.OpenTimeout, m.Attempts()))
 	default:
 		m.checkClose()
+		if m.checkSurvey(); m.ended() {
+			return
+		}
 		m.checkLink()
 		m.checkReads()
 	}
@@ -213,6 +224,7 @@ func (m *Machine) wake() time.Duration {
 	if m.state == Connecting {
 		at(m.openEnd)
 	}
+	at(m.surveyWake())
 	at(m.leaseWake())
 	at(m.deadlineWake())
 	at(m.linkWake())

@@ -157,7 +157,9 @@ func (m *Machine) refused(e *pb.Error) {
 		}
 	case pb.ErrorCode_WRONG_CELL, pb.ErrorCode_BAD_VERSION:
 		if m.state == Connecting {
-			m.end(Closed, fmt.Errorf("%s: %w", m.link.address, err))
+			if m.skip(m.link.address, err); !m.ended() {
+				m.lostLink(err, "", 0)
+			}
 			return
 		}
 	}

@@ -32,6 +32,8 @@ type rig struct {
 	lost   []machine.Lost
 	ends   map[machine.CallID]time.Duration // deadlines
 	states []machine.State
+	asks   []string // addresses to be asked who they are
+	warned []string
 	wake   time.Duration
 }
 
@@ -89,6 +91,8 @@ func (r *rig) take() {
 	for _, d := range e.Deadlines {
 		r.ends[d.Lock] = d.At
 	}
+	r.asks = append(r.asks, e.Ask...)
+	r.warned = append(r.warned, e.Warnings...)
 	if e.State != nil {
 		r.states = append(r.states, *e.State)
 	}
@@ -158,6 +162,23 @@ func (r *rig) silent() {
 	if len(r.sent) > 0 {
 		r.t.Fatalf("sent %v, expected nothing", r.sent)
 	}
+}
+
+// dialed lets time pass until the machine dials, and takes its Hello.
+func (r *rig) dialed() (address string) {
+	r.t.Helper()
+	for r.dial == "" {
+		if r.wake == 0 {
+			r.t.Fatal("does not want to dial")
+		}
+		r.now = max(r.now, r.wake)
+		r.step(machine.Tick{})
+	}
+	address = r.dial
+	r.linked = true
+	r.step(machine.Connected{})
+	expect[*pb.ClientMessage_Hello](r)
+	return address
 }
 
 // connect answers Dial and Hello as the master.
