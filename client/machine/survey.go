@@ -103,10 +103,15 @@ func (m *Machine) asked(e Asked) {
 	m.checkSurvey()
 }
 
-// lateAnswer takes what came after the decision: it may be from another cell.
+// lateAnswer takes what came after the decision, perhaps when there is a session
+// already: it may be from another cell.
 func (m *Machine) lateAnswer(s surveyed) {
-	if m.state == Connecting && s.err == nil && s.identity != 0 && m.cellIdentity != 0 && s.identity != m.cellIdentity {
-		m.skip(s.address, m.foreign(s))
+	if s.err != nil || s.identity == 0 || m.cellIdentity == 0 || s.identity == m.cellIdentity {
+		return
+	}
+	m.skip(s.address, m.foreign(s))
+	if len(m.link.addresses) > 1 && !m.ended() {
+		m.dropAddress(s.address)
 	}
 }
 
@@ -244,7 +249,7 @@ func (m *Machine) skip(address string, err error) {
 	if m.state != Connecting {
 		return
 	}
-	l.addresses = slices.DeleteFunc(l.addresses, func(a string) bool { return a == address })
+	m.dropAddress(address)
 	if len(l.addresses) > 0 {
 		return
 	}
@@ -257,6 +262,11 @@ func (m *Machine) skip(address string, err error) {
 		}
 	}
 	m.end(Closed, all)
+}
+
+func (m *Machine) dropAddress(address string) {
+	l := &m.link
+	l.addresses = slices.DeleteFunc(l.addresses, func(a string) bool { return a == address })
 }
 
 // everyAddress: there is a session. From now on those that are skipped for their

@@ -164,6 +164,27 @@ func TestSurvey(t *testing.T) {
 	}
 }
 
+// A foreign replica that answers when there is a session already is warned of,
+// and is not tried when the connection breaks.
+func TestForeignReplicaAnswersLate(t *testing.T) {
+	r := newRig(t, machine.Options{Survey: true})
+	r.says("a:1", from(99, true, "a:1"))
+	r.says("b:1", from(99, false, "a:1"))
+	r.open()
+	r.keepAlive()
+	r.says("c:1", from(66, true, "c:1"))
+	if len(r.warned) != 1 || !strings.HasPrefix(r.warned[0], "c:1 is skipped") {
+		t.Fatalf("warnings %q", r.warned)
+	}
+	r.cut()
+	for range 6 {
+		if a := r.dialed(); a == "c:1" {
+			t.Fatal("the foreign replica is dialed")
+		}
+		r.cut()
+	}
+}
+
 // A foreign replica that comes to one of the addresses later is skipped, warned
 // of once, and named when no master is found.
 func TestForeignReplicaIsSkipped(t *testing.T) {
