@@ -379,7 +379,7 @@ func (c *cell) install(n *node) bool {
 	}
 	n.applied = slot
 	c.hist.installed(n, slot)
-	c.step(n, paxos.Installed{Slot: slot, Configuration: members(len(c.nodes))})
+	c.step(n, paxos.Installed{Slot: slot, Configuration: c.conf})
 	return true
 }
 

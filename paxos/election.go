@@ -177,6 +177,7 @@ func (r *Replica) onProbeReply(m *Message) {
 		return
 	}
 	r.link(m.From).trip.sample(r.now, r.now-t.at[m.Sequence%uint64(len(t.at))])
+	r.measureTrip()
 	if r.probe == nil || m.Sequence < r.probe.first || !m.OK || !r.member(m.From).Voter {
 		return
 	}

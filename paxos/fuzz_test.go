@@ -56,6 +56,9 @@ func FuzzReceive(f *testing.F) {
 				r.Step(now, paxos.Propose{Commands: [][]byte{[]byte("x")}})
 			case 5:
 				r.Step(now, paxos.ConfirmRead{ID: 1})
+			case 6:
+				r.Step(now, paxos.Arriving{From: paxos.ReplicaID(d.byte() % 5)})
+				r.Step(now, paxos.Sent{To: paxos.ReplicaID(d.byte() % 5), Queued: int(d.number())})
 			default:
 				r.Step(now, paxos.Receive{Message: d.message()})
 			}
@@ -100,7 +103,7 @@ func (d *fuzzInput) ballot() paxos.Ballot {
 
 func (d *fuzzInput) message() paxos.Message {
 	m := paxos.Message{
-		Kind:     paxos.MessageKind(d.byte() % 14),
+		Kind:     paxos.MessageKind(d.byte() % 16),
 		From:     paxos.ReplicaID(2 + d.byte()%4/2), // 2 or 3
 		To:       1,
 		Ballot:   d.ballot(),
@@ -111,14 +114,22 @@ func (d *fuzzInput) message() paxos.Message {
 		Sequence: d.number(),
 		OK:       d.byte()%4 != 0,
 		Limit:    d.number(),
+
+		WallSeconds: int64(d.number()),
+		RoundTrip:   time.Duration(d.number()),
 	}
 	if d.byte()%8 == 0 {
 		m.From, m.To = paxos.ReplicaID(d.byte()), paxos.ReplicaID(d.byte())
 	}
 	for range d.byte() % 4 {
 		m.Entries = append(m.Entries, paxos.Entry{
-			Slot: paxos.Slot(d.number()), Ballot: d.ballot(), Chosen: d.byte()%2 == 0, Value: d.value(),
+			Slot: paxos.Slot(d.number()), Ballot: d.ballot(), Chosen: d.byte()%2 == 0,
 		})
+		if e := &m.Entries[len(m.Entries)-1]; d.byte()%4 == 0 {
+			e.Named = true
+		} else {
+			e.Value = d.value()
+		}
 	}
 	return m
 }

@@ -116,9 +116,12 @@ func (r *Replica) ofMajority(of func(*link) time.Duration) time.Duration {
 	return known[max(0, min(r.quorum()-2, len(known)-1))]
 }
 
-// roundTrip is how long a message and its answer take, for a majority.
-func (r *Replica) roundTrip() time.Duration {
-	return r.ofMajority(func(l *link) time.Duration { return l.trip.d })
+// roundTrip is how long a message and its answer take, for a majority; as of the
+// last tick or probe, since it is asked for with every message.
+func (r *Replica) roundTrip() time.Duration { return r.trip }
+
+func (r *Replica) measureTrip() {
+	r.trip = r.ofMajority(func(l *link) time.Duration { return l.trip.d })
 }
 
 // voteTrip is the same for what needs the flushes of others.

@@ -129,12 +129,16 @@ func runSchedule(n int, choose func(n int) int, steps int, p *player) (c *cell, 
 		EagerTime: []time.Duration{5, 100, 1000}[choose(3)] * time.Millisecond,
 	}
 	founded := choose(8) != 7
+	conf := members(n)
+	if n > 3 && founded && choose(4) == 3 { // the last two have no vote
+		conf.Members[n-1].Voter, conf.Members[n-2].Voter = false, false
+	}
 	if p != nil {
-		s.c = newCell(n, founded, small, p)
+		s.c = newCellOf(conf, founded, small, p)
 		p.c = s.c
 		s.p = p
 	} else {
-		s.c = newCell(n, founded, small, nil)
+		s.c = newCellOf(conf, founded, small, nil)
 	}
 	for _, nd := range s.c.nodes {
 		nd.slow = true
@@ -204,6 +208,7 @@ var actions = []struct {
 	{(*schedule).campaign, 3, true},
 	{(*schedule).handover, 1, true},
 	{(*schedule).snapshot, 2, true},
+	{(*schedule).link, 4, true},
 }
 
 // pick returns a replica that satisfies ok, or nil.
@@ -434,6 +439,22 @@ func (s *schedule) handover() {
 	}
 }
 
+// link: a link tells of bulk that is on its way, there or at its other end. What
+// it tells need not be true: no more than patience depends on it.
+func (s *schedule) link() {
+	n := s.pick(up)
+	if n == nil {
+		return
+	}
+	o := paxos.ReplicaID(1 + s.choose(len(s.c.nodes)))
+	if s.choose(2) == 0 {
+		s.c.step(n, paxos.Arriving{From: o})
+	} else {
+		s.c.step(n, paxos.Sent{To: o, Queued: []int{0, 1000, 1 << 20}[s.choose(3)]})
+	}
+	s.maybeTake(n)
+}
+
 func (s *schedule) snapshot() {
 	if n := s.pick(up); n != nil {
 		s.c.snapshot(n, paxos.Slot(s.choose(6)))
@@ -453,6 +474,9 @@ func (s *schedule) calm() {
 		}
 		n.slow = false
 		c.persist(n, len(n.owed))
+		for _, o := range c.nodes {
+			c.step(n, paxos.Sent{To: o.id}) // links that work come to their end
+		}
 		c.take(n)
 	}
 	begin := c.now

@@ -60,6 +60,7 @@ type Replica struct {
 	// What is known of the times that answers take, see patience.go.
 	links    map[ReplicaID]*link
 	arrivals bool          // links tell of bytes that arrive
+	trip     time.Duration // see roundTrip
 	toldTrip time.Duration // by the leader that is followed or elected
 	doubt    peak          // silences of leaders that were alive
 	suspect  suspicion
@@ -380,6 +381,7 @@ func (r *Replica) persisted(sequence uint64) {
 
 func (r *Replica) tick() {
 	r.thaw()
+	r.measureTrip()
 	switch r.role {
 	case Preparing, Leader:
 		r.leaderTick()
