@@ -82,7 +82,7 @@ func (c *client) begin() {
 	}
 	c.m = machine.New(machine.Options{
 		Addresses: addresses, Cell: cellName, Name: c.name, Host: "host-" + c.name, PID: 100*c.index + c.life,
-		Lease: nanos(w.plan.load.lease), Grace: nanos(20 * second), DriftPPM: 10_000,
+		Lease: nanos(w.plan.load.drawLease(w.workRandom)), Grace: nanos(20 * second), DriftPPM: 10_000,
 		Nonce: nonce, Seed: w.workRandom.uint64(), Now: c.clock.read(w.now), OpenTimeout: nanos(40 * second),
 	})
 	w.trace.add(w.now, "begin", uint64(c.index), uint64(c.life))

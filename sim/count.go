@@ -55,6 +55,8 @@ const (
 	FaultClientFrozen
 	FaultClientKilled
 	FaultHolderSeized
+	FaultHalfCut
+	FaultMasterKilled
 	FaultHeldBack
 	FaultHedged
 	FaultThriftMissed
@@ -67,7 +69,7 @@ var faultNames = [Faults]string{"killed processes", "power cuts", "power cuts of
 	"rotten records", "rotten marks", "rotten snapshots", "rotten identities", "emptied disks", "second processes",
 	"refused as damaged", "refused as doubtful", "refused as emptied", "snapshots installed", "frozen replicas", "partitions", "one-way partitions",
 	"lost messages", "doubled messages", "late messages", "messages of an earlier boot", "broken connections", "hand-overs", "stretched ways", "relays of the lead",
-	"leaders cut off amid accepts", "crashes after a promise", "crashes after a vote", "frozen clients", "killed clients", "seized holders",
+	"leaders cut off amid accepts", "crashes after a promise", "crashes after a vote", "frozen clients", "killed clients", "seized holders", "connections lost by one side", "killed masters",
 	"slots held back", "hedged slots", "misses of thrift"}
 
 func (f Fault) String() string { return faultNames[f] }

@@ -7,11 +7,6 @@ import (
 	"github.com/seed70370324/lockd/store"
 )
 
-// wellWithin bounds how long, after the last fault, a cell and its clients may
-// take to get well: sessions of dead clients expire (2 s and a full lease after
-// an election), locks pass through their queues.
-const wellWithin = 75 * second
-
 // getWell lets the clients work on for a moment without faults, then finish,
 // and demands that everything comes to rest in a good state.
 func (w *World) getWell() {
@@ -19,7 +14,7 @@ func (w *World) getWell() {
 	w.winding = true
 	w.trace.add(w.now, "winding")
 	w.tell("net", "the clients begin nothing new")
-	w.rest(wellWithin)
+	w.rest(w.plan.wellWithin())
 }
 
 // rest runs until nothing is open any more.
@@ -158,7 +153,7 @@ func (w *World) restartAll() {
 			w.restartLater(p, w.faultRandom.below(300*millisecond))
 		}
 	}
-	w.rest(wellWithin)
+	w.rest(w.plan.wellWithin())
 }
 
 // checkEnd runs the checks of a finished run.

@@ -39,9 +39,13 @@ func (c *client) acquire(k *call) {
 	s := c.w.workRandom
 	l := &c.w.plan.load
 	k.path = lockPath(s.below(int64(l.locks)))
+	onEphemeral := l.ephemeralLocks && s.chance(250_000)
+	if onEphemeral {
+		k.path = ephemeralLock
+	}
 	k.shared = k.kind == opShared || (k.kind == opTry && s.chance(400_000))
 	k.stop = pick(s, []int64{0, 10, 200}) * millisecond
-	a := &storepb.Acquire{Path: k.path, Mode: storepb.LockMode_EXCLUSIVE, Create: true,
+	a := &storepb.Acquire{Path: k.path, Mode: storepb.LockMode_EXCLUSIVE, Create: !onEphemeral,
 		LockDelayMs: uint64(pick(s, l.lockDelays))}
 	if k.shared {
 		a.Mode = storepb.LockMode_SHARED
@@ -53,6 +57,10 @@ func (c *client) acquire(k *call) {
 	c.start(k)
 	c.step(machine.Acquire{ID: k.id, Acquire: a, Stop: nanos(k.stop)})
 }
+
+// ephemeralLock is a node that goes with the session that has created it,
+// whoever holds its lock.
+const ephemeralLock = "/e/lock"
 
 func lockPath(n int64) string { return "/l/" + string(rune('a'+n)) }
 

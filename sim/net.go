@@ -181,7 +181,7 @@ func (w *World) disconnectPair(c *pair) {
 		p, other *process
 		boot     int
 	}{{c.a, c.b, c.bootA}, {c.b, c.a, c.bootB}} {
-		if side.p.up && side.p.boot == side.boot {
+		if side.p.up && side.p.boot == side.boot && side.p.connected[side.other.index] {
 			side.p.connected[side.other.index] = false
 			side.p.post(replog.PeerDisconnected{Peer: side.other.id})
 		}

@@ -61,6 +61,13 @@ type plan struct {
 	restartAtEnd bool // all replicas restart at the end and must find the same state
 
 	load workload
+
+	// Drawn by drawMore.
+	limits       limits
+	noise        bool  // what is written does not compress
+	turnMost     int64 // a turn of a slow replica begins so late
+	slowReplicas int   // how many, from the first
+	healMinority bool  // at the end only a majority is mended at first
 }
 
 // workload says what the clients do.
@@ -71,8 +78,12 @@ type workload struct {
 	outstanding int   // calls of a client at a time
 	weights     [opKinds]int64
 	lease       int64
+	leaseMost   int64 // if not 0, leases of all lengths up to that
 	lockDelays  []int64 // milliseconds
 	valueBytes  int64
+
+	ephemeralLocks bool // some locks are on ephemeral nodes
+	hastyClose     bool // sessions are closed while work under a lock still stops
 }
 
 // drawPlan draws a run's plan. The weights are chosen so that every fault is
@@ -107,6 +118,7 @@ func drawPlan(seed uint64) plan {
 	if s.chance(300_000) {
 		p.drawRelays(s)
 	}
+	p.drawMore()
 	p.planned = p.drawPlanned()
 	return p
 }

@@ -47,6 +47,14 @@ func (p *plan) fields() []planField {
 		{name: "snapshot-slots", count: &p.snapshotSlots}, {name: "trail-slots", count: &p.trailSlots}, {name: "segment-bytes", n: &p.segmentBytes},
 		{name: "restart-at-end", b: &p.restartAtEnd, off: true},
 		{name: "registers", count: &l.pathsOfEach}, {name: "locks", count: &l.locks}, {name: "think", t: &l.think},
+		{name: "window-slots", count: &p.limits.windowSlots, off: true}, {name: "window-bytes", count: &p.limits.windowBytes, off: true},
+		{name: "batch-bytes", count: &p.limits.batchBytes, off: true}, {name: "memory-bytes", count: &p.limits.memoryBytes, off: true},
+		{name: "snapshot-bytes", n: &p.limits.snapshotBytes, off: true}, {name: "pending", count: &p.limits.pending, off: true},
+		{name: "pending-session", count: &p.limits.pendingSession, off: true}, {name: "watches", count: &p.limits.watches, off: true},
+		{name: "room", count: &p.limits.room, off: true}, {name: "noise", b: &p.noise, off: true}, {name: "turn-most", t: &p.turnMost, off: true},
+		{name: "slow-replicas", count: &p.slowReplicas, off: true}, {name: "heal-minority", b: &p.healMinority, off: true},
+		{name: "lease-most", t: &l.leaseMost, off: true}, {name: "ephemeral-locks", b: &l.ephemeralLocks, off: true},
+		{name: "hasty-close", b: &l.hastyClose, off: true},
 		{name: "outstanding", count: &l.outstanding}, {name: "lease", t: &l.lease}, {name: "value-bytes", n: &l.valueBytes, off: true},
 	}
 	for k := range l.weights {

@@ -21,17 +21,19 @@ const (
 	planSpoil
 	planSecond
 	planRelay
+	planHalfCut
+	planMasterCrash
 	plannedKinds
 )
 
 var plannedNames = [plannedKinds]string{"crash", "partition", "pause", "client-pause", "client-crash", "reset", "hand-over",
-	"disk", "depose", "slow-disk", "full-disk", "spoil", "second", "relay"}
+	"disk", "depose", "slow-disk", "full-disk", "spoil", "second", "relay", "half-cut", "master-crash"}
 
 func (k plannedKind) String() string { return plannedNames[k] }
 
 func (w *World) plannedFault(k plannedKind) func() {
 	return [plannedKinds]func(){w.faultCrash, w.faultPartition, w.faultPause, w.faultClientPause, w.faultClientCrash, w.faultReset,
-		w.faultHandOver, w.faultDisk, w.faultDepose, w.faultSlowDisk, w.faultFullDisk, w.faultSpoil, w.faultSecond, w.faultRelay}[k]
+		w.faultHandOver, w.faultDisk, w.faultDepose, w.faultSlowDisk, w.faultFullDisk, w.faultSpoil, w.faultSecond, w.faultRelay, w.faultHalfCut, w.faultMasterCrash}[k]
 }
 
 // planned is one fault of a run. It has random numbers of its own: without it

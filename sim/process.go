@@ -195,7 +195,14 @@ func (p *process) options() replica.Options {
 		NewIdentity: func() uint64 { return w.diskRandom.uint64()>>1 | 1 },
 		Now:         p.now(),
 	}
-	o.Node.Paxos = paxos.Options{Seed: w.diskRandom.uint64(), Now: p.now()}
+	l := &w.plan.limits
+	o.Node.SnapshotBytes = l.snapshotBytes
+	o.Node.Paxos = paxos.Options{Seed: w.diskRandom.uint64(), Now: p.now(),
+		WindowSlots: l.windowSlots, WindowBytes: l.windowBytes, BatchBytes: l.batchBytes, MemoryBytes: l.memoryBytes}
+	o.MaxPending, o.MaxPendingSession, o.MaxWatchesPerConn = l.pending, l.pendingSession, l.watches
+	if l.room > 0 {
+		o.Room = p.room
+	}
 	for _, q := range w.replicas {
 		o.Node.InitialCluster = append(o.Node.InitialCluster,
 			paxos.Member{Name: q.name, PeerAddress: q.name + ":7201"})
@@ -205,6 +212,27 @@ func (p *process) options() replica.Options {
 
 // wallMS is the replica's wall clock, which differs from those of the others.
 func (p *process) wallMS() int64 { return wallStart + int64(p.index)*700 + p.w.now/millisecond }
+
+// room says how much a client can be sent now: what is queued for it has taken
+// its part. Enough for every state of a watch is there only while nothing is.
+func (p *process) room(id replica.ConnID, deep bool) int {
+	c := p.conns[id]
+	if c == nil {
+		return 0
+	}
+	queued := 0
+	for _, data := range c.down.queue {
+		queued += len(data)
+	}
+	switch {
+	case deep && queued == 0:
+		return 64 << 20
+	case deep:
+		return 0
+	}
+	l := &p.w.plan.load
+	return max(0, p.w.plan.limits.room+l.pathsOfEach*(int(l.valueBytes)+1000)-queued)
+}
 
 // tick wakes the loop in time for the next Tick; a paused process has none.
 func (p *process) tick(boot int) {
@@ -231,7 +259,11 @@ func (p *process) wake() {
 	}
 	p.looping = true
 	boot := p.boot
-	p.w.after(p.w.netRandom.below(loopLatency), func() {
+	late := loopLatency
+	if p.index < p.w.plan.slowReplicas && p.w.faulty {
+		late += p.w.plan.turnMost
+	}
+	p.w.after(p.w.netRandom.below(late), func() {
 		if p.boot == boot && p.up {
 			p.looping = false
 			p.loop()

@@ -111,7 +111,7 @@ func (c *client) act() {
 	switch kind {
 	case opClose:
 		if w.workRandom.chance(500_000) {
-			c.close()
+			c.close(w.plan.load.hastyClose && w.workRandom.chance(600_000))
 		}
 		return
 	case opLock, opShared, opTry:
@@ -169,6 +169,13 @@ func (c *client) register() string {
 func (w *World) value(token uint64) []byte {
 	b := make([]byte, 8+w.workRandom.below(w.plan.load.valueBytes+1))
 	binary.BigEndian.PutUint64(b, token)
+	if w.plan.noise {
+		n := token
+		for rest := b[8:]; len(rest) >= 8; rest = rest[8:] {
+			n = n*0x9e3779b97f4a7c15 + 0x632be59bd9b4e019
+			binary.BigEndian.PutUint64(rest, n)
+		}
+	}
 	return b
 }
 
@@ -206,13 +213,20 @@ func (c *client) command(k *call) {
 			Data: data, HasData: true, Parents: true}}
 	case opEphemeral:
 		k.path = fmt.Sprintf("/e/%s-%d", c.name, w.workRandom.below(3))
+		if w.plan.load.ephemeralLocks && w.workRandom.chance(500_000) {
+			k.path = ephemeralLock
+		}
 		m.Op = &storepb.Command_Create{Create: &storepb.Create{Path: k.path, Kind: storepb.NodeKind_EPHEMERAL,
 			Data: data, HasData: true, Parents: true}}
 	case opBreak:
 		k.token = 0
 		k.path = lockPath(w.workRandom.below(int64(w.plan.load.locks)))
 		w.counts.breaks++
-		m.Op = &storepb.Command_BreakLock{BreakLock: &storepb.Break{Path: k.path, Fence: w.history.queue(k.path).fence}}
+		fence := w.history.queue(k.path).fence
+		if w.workRandom.chance(300_000) {
+			fence -= min(fence, uint64(w.workRandom.between(1, 20))) // perhaps that of an earlier holder
+		}
+		m.Op = &storepb.Command_BreakLock{BreakLock: &storepb.Break{Path: k.path, Fence: fence}}
 	case opForce:
 		k.token = 0
 		k.path = lockPath(w.workRandom.below(int64(w.plan.load.locks)))
@@ -220,13 +234,35 @@ func (c *client) command(k *call) {
 		m.Op = &storepb.Command_Delete{Delete: &storepb.Delete{Path: k.path, Force: true, Recursive: true}}
 	case opMulti:
 		k.path = "/m/a"
-		put := func(path string) *storepb.MultiOp {
-			return &storepb.MultiOp{Op: &storepb.MultiOp_Put{Put: &storepb.Put{Path: path, Data: data, HasData: true, Create: true, Parents: true}}}
-		}
-		m.Op = &storepb.Command_Multi{Multi: &storepb.Multi{Ops: []*storepb.MultiOp{put("/m/a"), put("/m/b")}}}
+		m.Op = &storepb.Command_Multi{Multi: c.multi(data)}
 	}
 	c.start(k)
 	c.step(machine.Call{ID: k.id, Command: m})
+}
+
+// multi puts two registers at once, or neither: in part of the cases a
+// condition on one of them, or a check of something else, does not hold.
+func (c *client) multi(data []byte) *storepb.Multi {
+	w := c.w
+	put := func(path string) *storepb.Put {
+		return &storepb.Put{Path: path, Data: data, HasData: true, Create: true, Parents: true}
+	}
+	a, b := put("/m/a"), put("/m/b")
+	if w.workRandom.chance(400_000) {
+		b.Create = false
+		b.Conditions = []*storepb.Condition{{Demand: &storepb.Condition_Generation{Generation: max(1, w.history.generationSeen("/m/b"))}}}
+	}
+	ops := []*storepb.MultiOp{{Op: &storepb.MultiOp_Put{Put: a}}, {Op: &storepb.MultiOp_Put{Put: b}}}
+	if w.workRandom.chance(300_000) {
+		path := lockPath(w.workRandom.below(int64(w.plan.load.locks)))
+		fence := w.history.queue(path).fence
+		if fence == 0 || w.workRandom.chance(300_000) {
+			fence++
+		}
+		ops = append(ops, &storepb.MultiOp{Op: &storepb.MultiOp_Check{Check: &storepb.Check{Path: path,
+			Conditions: []*storepb.Condition{{Demand: &storepb.Condition_Fence{Fence: fence}}}}}})
+	}
+	return &storepb.Multi{Ops: ops}
 }
 
 func (c *client) read(k *call, level wirepb.ReadLevel) {
@@ -256,10 +292,11 @@ func (c *client) countOn(k *call) {
 		Path: k.path, Data: w.value(n + 1), HasData: true, Create: true, Parents: true, Conditional: true, IfGeneration: gen}}}})
 }
 
-// close ends the session in order.
-func (c *client) close() {
+// close ends the session in order. In haste it does not wait for work that
+// still goes on: that has until its lock is reported lost, and stop longer.
+func (c *client) close(hasty bool) {
 	for _, h := range c.holds {
-		if !h.released {
+		if !h.released && !hasty {
 			return // first the locks
 		}
 	}

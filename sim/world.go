@@ -199,6 +199,7 @@ func (w *World) found() {
 	for i, p := range w.replicas {
 		for _, q := range w.replicas[i+1:] {
 			c := &pair{a: p, b: q}
+			w.net.pairs = append(w.net.pairs, c)
 			w.after(pairEvery, func() { w.watchPair(c) })
 		}
 	}
