@@ -28,7 +28,10 @@ func (h *history) answer(k *call) {
 }
 
 // unanswered takes a call whose program has gone before the answer came.
-func (h *history) unanswered(k *call) { h.calls = append(h.calls, k) }
+func (h *history) unanswered(k *call) {
+	k.session = k.c.session
+	h.calls = append(h.calls, k)
+}
 
 func (h *history) answerResult(k *call) {
 	w, r := h.w, k.result
@@ -38,6 +41,7 @@ func (h *history) answerResult(k *call) {
 	}
 	switch k.kind {
 	case opLock, opShared, opTry, opRelease:
+		h.checkWaited(k)
 		h.know(r.GetRevision())
 		return // the answer may be an event's; locks have checks of their own
 	}
@@ -83,7 +87,8 @@ func (h *history) answerRead(k *call) {
 	}
 	if k.kind == opCheck {
 		h.know(r.GetRevision())
-		return // checkedSequencer looks at it
+		h.judgeSequencer(k)
+		return
 	}
 	v := h.versionAt(k.path, r.GetRevision())
 	node := r.GetNode()

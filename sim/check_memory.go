@@ -50,6 +50,11 @@ func (w *World) checkSaid(p *process, m *pb.PeerMessage) {
 		if w.faulty && w.faultRandom.chance(w.plan.cutAtAccept) {
 			w.cutAtAccept(p)
 		}
+	case paxos.MsgHeartbeatAck:
+		// Its slot is a vote, too: for all up to there, at the ballot that it names.
+		if px.GetOk() && px.GetSlot() > 0 {
+			p.said.vote(px)
+		}
 	case paxos.MsgAccepted:
 		if px.GetOk() {
 			if b := ballotOf(px.GetBallot()); p.said.promised.Less(b) {

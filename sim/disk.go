@@ -192,6 +192,7 @@ func (d *disk) takeBeside(e *replog.Effects) {
 			if !d.must("read the log", err) {
 				return
 			}
+			p.w.happened(FaultReadBack)
 			p.post(replog.ReadDone{To: r.To, Entries: entries, Trimmed: trimmed})
 		})
 	}
@@ -241,6 +242,9 @@ func (d *disk) receive(c *pb.SnapshotChunk) {
 	}
 	if d.p.w.telling() {
 		d.p.w.tell(d.p.name, "has received a piece of the snapshot of slot %d (last %v, error %v)", c.GetSlot(), c.GetLast(), err)
+	}
+	if c.GetLast() && c.GetOffset() > 0 && err == nil {
+		d.p.w.happened(FaultSnapshotPieces)
 	}
 	d.p.post(replog.SnapshotReceived{Meta: meta, State: state, Err: err})
 }

@@ -39,6 +39,10 @@ func (p *process) crashDisk() {
 			break
 		}
 		p.tear(unsynced)
+		if w.diskRandom.chance(500_000) {
+			p.tearRecord()
+			break
+		}
 		p.fs = p.fs.CrashOrdered(rand.New(&w.diskRandom.pcg))
 	case kind < 9:
 		w.happened(FaultPowerCut)
@@ -96,6 +100,26 @@ func (p *process) tear(unsynced int) {
 	if unsynced > 0 {
 		p.w.happened(FaultTornWrite)
 	}
+}
+
+// tearRecord is a power cut amid the newest record: some of its sectors are
+// there, its end and the mark are not.
+func (p *process) tearRecord() {
+	names := p.files("log", ".seg")
+	if len(names) == 0 {
+		p.fs = p.fs.CrashLost()
+		return
+	}
+	last := names[len(names)-1]
+	end, marks := int64(0), map[int64]bool{}
+	if data, err := p.fs.ReadFile(last); err == nil {
+		end = int64(len(bytes.TrimRight(withoutMarks(data), "\x00")))
+		marks = markBlocks(data)
+	}
+	cut := end - 1 - p.w.diskRandom.skewed(0, 4*logBlock)
+	p.fs = p.fs.CrashKeep(func(name string, offset int64) bool {
+		return name == last && offset < cut&^511 && !marks[offset&^(logBlock-1)]
+	})
 }
 
 // keepOnly is a power cut that kept, of what was not synced in the log, only the

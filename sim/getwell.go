@@ -165,6 +165,7 @@ func (w *World) checkEnd() {
 		}
 	}
 	w.history.checkOutcomes()
+	w.history.checkDeeds()
 	if m := w.master(); m != nil {
 		w.history.checkCreated(m.rep.Store())
 	}
@@ -175,7 +176,7 @@ func (p *process) check() {
 	if !p.up || p.rep == nil {
 		return
 	}
-	if err := p.rep.Store().Check(); err != nil {
+	if err := p.rep.Check(); err != nil {
 		p.w.fail("state", "the state of %s is not sound: %v", p.name, err)
 	}
 }

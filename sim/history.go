@@ -23,7 +23,9 @@ type history struct {
 	owners   map[string]uint64 // ephemeral nodes
 	queues   map[string]*lockQueue
 	taken    map[request]bool // tickets whose lock was taken away
-	written  map[uint64]bool  // tokens of writes that were executed
+	holders  map[string]*holders
+	deeds    map[deed]int
+	written  map[uint64]bool // tokens of writes that were executed
 
 	answered uint64 // highest revision that any client has had an answer of
 	revision uint64 // behind the newest applied entry
@@ -68,7 +70,7 @@ type owner struct {
 
 func newHistory(w *World) *history {
 	return &history{w: w, requests: map[request]*applied{}, sessions: map[uint64]*session{}, nodes: map[string][]version{},
-		created: map[uint64]string{}, owners: map[string]uint64{}, queues: map[string]*lockQueue{}, taken: map[request]bool{}, written: map[uint64]bool{}}
+		created: map[uint64]string{}, owners: map[string]uint64{}, queues: map[string]*lockQueue{}, taken: map[request]bool{}, holders: map[string]*holders{}, deeds: map[deed]int{}, written: map[uint64]bool{}}
 }
 
 // observer is told by one replica, in one of its lives, what it applies.
@@ -183,17 +185,28 @@ func (h *history) command(data []byte, result *storepb.Result, changes []store.C
 			effective = true
 		}
 	}
-	h.takeRequest(m, result, effective)
+	fresh := h.takeRequest(m, result, effective)
 	h.takeNodes(m, result, changes, s)
 	h.takeLocks(m, result, changes)
+	h.takeHolders(changes, s)
 	h.takeSessions(m, result, changes, s)
+	if fresh {
+		h.takeDeed(m, result)
+		h.takeBreak(m, changes)
+		h.checkMulti(m, result, effective)
+		h.checkPair()
+		if op := m.GetAcquire(); op != nil {
+			h.checkRefused(op, result, s)
+		}
+	}
 }
 
 // takeRequest: a request is executed once; a repeat is answered with what the
 // first made of it and changes nothing.
-func (h *history) takeRequest(m *storepb.Command, result *storepb.Result, effective bool) {
+// It reports whether this is the first.
+func (h *history) takeRequest(m *storepb.Command, result *storepb.Result, effective bool) bool {
 	if m.GetSession() == 0 || m.GetNumber() == 0 {
-		return
+		return false
 	}
 	name := request{m.GetSession(), m.GetNumber()}
 	first := h.requests[name]
@@ -202,24 +215,25 @@ func (h *history) takeRequest(m *storepb.Command, result *storepb.Result, effect
 		if effective {
 			h.w.fail("exactly-once", "request %d of session %s was answered %v and changed something", name.number, short(name.session), result.GetCode())
 		}
-		return
+		return false
 	}
 	if first == nil {
 		if token := tokenOfCommand(m); result.GetCode() == storepb.Code_OK && m.GetPut().GetPath() != counterPath {
 			h.written[token] = true
 		}
 		h.requests[name] = &applied{result: proto.Clone(result).(*storepb.Result), at: h.w.now, token: tokenOfCommand(m)}
-		return
+		return true
 	}
 	h.w.counts.repeats++
 	if effective {
 		h.w.fail("exactly-once", "request %d of session %s was executed again", name.number, short(name.session))
-		return
+		return false
 	}
 	if first.result.GetCode() != result.GetCode() || first.result.GetRevision() != result.GetRevision() {
 		h.w.fail("exactly-once", "request %d of session %s was answered %s, its repeat %s",
 			name.number, short(name.session), tellResult(first.result), tellResult(result))
 	}
+	return false
 }
 
 func tokenOfCommand(m *storepb.Command) uint64 {
@@ -238,6 +252,9 @@ func (h *history) takeNodes(m *storepb.Command, result *storepb.Result, changes 
 		c := &changes[i]
 		switch c.Kind {
 		case store.ChangeCreated, store.ChangeContent, store.ChangeDeleted:
+			if c.Kind == store.ChangeDeleted {
+				h.checkVanished(m, c.Path)
+			}
 			h.takeNode(c, s)
 		}
 	}

@@ -18,6 +18,7 @@ type hold struct {
 	path     string
 	shared   bool
 	fence    uint64
+	instance uint64 // of the node
 	ticket   request
 	sequence string // its sequencer
 	since    int64
@@ -54,6 +55,9 @@ func (c *client) acquire(k *call) {
 		a.WaitMs = uint64(s.between(50, 5000))
 		a.NoDeadline = s.chance(150_000)
 	}
+	if k.wait = int64(a.WaitMs) * millisecond; a.NoDeadline {
+		k.wait = -1
+	}
 	c.start(k)
 	c.step(machine.Acquire{ID: k.id, Acquire: a, Stop: nanos(k.stop)})
 }
@@ -75,13 +79,16 @@ func (c *client) acquired(k *call) {
 		w.fail("locks", "%s: call %d is granted without a grant of %s: %v", c.name, k.id, k.path, g)
 		return
 	}
-	h := &hold{c: c, life: c.life, id: k.id, path: k.path, shared: k.shared, fence: g.GetFence(), since: w.now, stop: k.stop}
+	h := &hold{c: c, life: c.life, id: k.id, path: k.path, shared: k.shared, fence: g.GetFence(), instance: g.GetInstance(), since: w.now, stop: k.stop}
 	h.ticket = request{c.session, g.GetTicket()}
 	h.sequence = sequencer.Make(sequencer.S{Shared: h.shared, Fence: g.GetFence(), Generation: g.GetLockGeneration(),
 		Instance: g.GetInstance(), Cell: w.cellIdentity(), Path: h.path})
 	w.checkExclusion(h)
 	c.holds = append(c.holds, h)
 	w.held[h.path] = append(w.held[h.path], h)
+	if w.granted = append(w.granted, h); len(w.granted) > 30 {
+		w.granted = w.granted[1:]
+	}
 	w.counts.grants++
 	c.work(h)
 	if w.plan.scripted && !k.cancel {
@@ -169,7 +176,7 @@ func (c *client) checkSequencer(h *hold) {
 func (w *World) checkedSequencer(k *call) {
 	h := k.lock
 	check := k.read.GetCheck()
-	if check == nil || h.ended || h.lost || h.c.paused() || w.history.taken[h.ticket] {
+	if check == nil || k.c != h.c || h.ended || h.lost || h.c.paused() || w.history.taken[h.ticket] {
 		return
 	}
 	w.counts.checked++
@@ -304,7 +311,9 @@ func (w *World) checkExclusion(h *hold) {
 		if o.fence >= h.fence {
 			w.fail("fences", "%s is granted %s with fence %d, not above the fence %d of %s", h.c.name, h.path, h.fence, o.fence, o.c.name)
 		}
-		if o.c.paused() || o.late {
+		// A program that was frozen could not obey. But the deadline that it knew
+		// of has passed on its clock: what it does not know can only be later.
+		if early := o.c.clock.read(w.now) < o.deadline; (o.c.paused() || o.late) && !early {
 			w.counts.zombies++
 			continue
 		}

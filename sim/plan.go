@@ -78,7 +78,7 @@ type workload struct {
 	outstanding int   // calls of a client at a time
 	weights     [opKinds]int64
 	lease       int64
-	leaseMost   int64 // if not 0, leases of all lengths up to that
+	leaseMost   int64   // if not 0, leases of all lengths up to that
 	lockDelays  []int64 // milliseconds
 	valueBytes  int64
 

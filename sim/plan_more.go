@@ -73,7 +73,7 @@ func (p *plan) drawLimits(s *stream) {
 		l.watches = int(s.between(1, 3))
 	}
 	if some() {
-		l.room = int(pick(s, []int64{1000, 10_000, 100_000})) // beside the first state of a watch, which has to fit
+		l.room = int(pick(s, []int64{1000, 10_000, 100_000})) // beside what has to fit, see process.room
 	}
 }
 

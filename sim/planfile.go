@@ -58,7 +58,7 @@ func (p *plan) fields() []planField {
 		{name: "outstanding", count: &l.outstanding}, {name: "lease", t: &l.lease}, {name: "value-bytes", n: &l.valueBytes, off: true},
 	}
 	for k := range l.weights {
-		if opKind(k) == opCheck || opKind(k) == opRelease {
+		if opKind(k) == opRelease {
 			continue // these come with the locks that are held
 		}
 		fields = append(fields, planField{name: "weight-" + strings.ReplaceAll(opKind(k).String(), " ", "-"), n: &l.weights[k]})

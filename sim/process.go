@@ -3,6 +3,7 @@ package sim
 import (
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/seed70370324/lockd/lockd/replica"
@@ -19,6 +20,7 @@ const (
 	wallHours   = 4000
 	tickEvery   = 20 * millisecond
 	loopLatency = 150 * microsecond
+	roomReserve = 512 << 10 // twice what the master keeps free for other answers
 )
 
 // process is the shell around one replica: what goroutines, sockets and files
@@ -113,6 +115,11 @@ func (p *process) start() {
 			opened.Paxos.Promised, opened.Paxos.Chosen, opened.Paxos.Applied, len(opened.Paxos.Entries))
 		for _, note := range opened.Notes {
 			w.tell(p.name, "found at its start: %s", note)
+		}
+	}
+	for _, note := range opened.Notes {
+		if strings.Contains(note, "torn last write") {
+			w.happened(FaultTailCut)
 		}
 	}
 	if p.pageCacheLies {
@@ -230,8 +237,10 @@ func (p *process) room(id replica.ConnID, deep bool) int {
 	case deep:
 		return 0
 	}
+	// The first state of a watch has to fit, and what the master keeps free for
+	// answers, twice.
 	l := &p.w.plan.load
-	return max(0, p.w.plan.limits.room+l.pathsOfEach*(int(l.valueBytes)+1000)-queued)
+	return max(0, p.w.plan.limits.room+l.pathsOfEach*(int(l.valueBytes)+1000)+roomReserve-queued)
 }
 
 // tick wakes the loop in time for the next Tick; a paused process has none.
@@ -404,7 +413,11 @@ func (p *process) countThrift() {
 	if p.rep == nil {
 		return // it could not start
 	}
-	t := p.rep.Metrics().Thrift
+	m := p.rep.Metrics()
+	for _, n := range m.Limited {
+		p.w.faults[FaultRefusedByLimit] += n
+	}
+	t := m.Thrift
 	p.w.faults[FaultHeldBack] += t.HeldBack
 	p.w.faults[FaultHedged] += t.Hedged
 	p.w.faults[FaultThriftMissed] += t.Misses

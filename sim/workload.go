@@ -43,7 +43,7 @@ func (k opKind) String() string { return opNames[k] }
 
 // opWeights say how often a client does what, before a plan changes them.
 var opWeights = [opKinds]int64{opPut: 10, opGet: 12, opStale: 3, opSwap: 6, opCreate: 3, opDelete: 4,
-	opSequential: 4, opEphemeral: 3, opCount: 5, opMulti: 3, opLock: 9, opShared: 6, opTry: 3, opWatch: 2, opBreak: 1, opForce: 1, opClose: 1}
+	opSequential: 4, opEphemeral: 3, opCount: 5, opMulti: 3, opLock: 9, opShared: 6, opTry: 3, opWatch: 2, opBreak: 1, opForce: 1, opCheck: 2, opClose: 1}
 
 // call is one call of an application, from its start to its answer.
 type call struct {
@@ -60,6 +60,7 @@ type call struct {
 	cancel  bool   // the application has given up on it
 	shared  bool
 	stop    int64
+	wait    int64  // how long it waits for a lock, negative for ever
 	lock    *hold  // releases
 	session uint64 // when it ended
 	result  *storepb.Result
@@ -116,6 +117,11 @@ func (c *client) act() {
 		return
 	case opLock, opShared, opTry:
 		c.acquire(k)
+	case opCheck:
+		if n := int64(len(w.granted)); n > 0 {
+			c.checkSequencer(w.granted[w.workRandom.below(n)])
+		}
+		return
 	case opWatch:
 		c.watch(k)
 	case opGet, opStale:
@@ -304,6 +310,12 @@ func (c *client) close(hasty bool) {
 		return
 	}
 	c.ending = true
+	for _, h := range c.holds {
+		if !h.released {
+			c.w.happened(FaultHastyClose)
+			break
+		}
+	}
 	c.w.tell(c.name, "closes its session")
 	c.w.trace.add(c.w.now, "close", uint64(c.index))
 	c.step(machine.Close{})

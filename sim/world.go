@@ -31,6 +31,7 @@ type World struct {
 	byNonce   map[string]owner
 	opened    map[owner][]*session
 	held      map[string][]*hold
+	granted   []*hold // the newest grants, whatever has become of them
 	guards    map[string]*guard
 	nextToken uint64
 	undecided int

@@ -30,6 +30,17 @@ func (r *Replica) setRole(now time.Duration, e paxos.RoleEvent) {
 	r.cell.lead(now, r.master.Leading())
 }
 
+// Check looks for what is too costly to assert at every step, in the log's node
+// and in the state.
+func (r *Replica) Check() error {
+	if n, ok := r.node.(interface{ Check() error }); ok {
+		if err := n.Check(); err != nil {
+			return err
+		}
+	}
+	return r.store.Check()
+}
+
 // self returns this replica's number, which never changes. It is asked in every
 // turn, and to ask the node for its whole status costs memory.
 func (r *Replica) self() paxos.ReplicaID {
