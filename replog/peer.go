@@ -249,7 +249,7 @@ func (p *Peers) holdEqual(sends []Send) {
 		p.o.Logger.Error("a message for replicas cannot be encoded and was dropped", "reason", err)
 		return
 	}
-	bulk, r := isBulk(m.PeerMessage), acceptRank(m.PeerMessage)
+	bulk, r := IsBulk(m.PeerMessage), AcceptRank(m.PeerMessage)
 	var shared []byte
 	for _, s := range sends {
 		if l := p.link(s.To); l != nil {

@@ -25,8 +25,8 @@ type outbox struct {
 	room []byte // of parts
 }
 
-// isBulk reports whether a message carries values, or a piece of a snapshot.
-func isBulk(m *pb.PeerMessage) bool {
+// IsBulk reports whether a message carries values, or a piece of a snapshot.
+func IsBulk(m *pb.PeerMessage) bool {
 	switch body := m.Body.(type) {
 	case *pb.PeerMessage_Paxos:
 		return paxos.MessageKind(body.Paxos.Kind).Bulk()
@@ -36,18 +36,18 @@ func isBulk(m *pb.PeerMessage) bool {
 	return false
 }
 
-// acceptRank is the ballot of an accept: whoever speaks in a higher one has no
+// AcceptRank is the ballot of an accept: whoever speaks in a higher one has no
 // use for votes in it.
-func acceptRank(m *pb.PeerMessage) lane.Rank {
+func AcceptRank(m *pb.PeerMessage) lane.Rank {
 	if p := m.GetPaxos(); p.GetKind() == uint32(paxos.MsgAccept) {
 		return rank(p.Ballot)
 	}
 	return lane.Rank{}
 }
 
-// spokenRank is the ballot that this replica has reached when it says m: its own
+// SpokenRank is the ballot that this replica has reached when it says m: its own
 // as proposer, else the one that it has promised.
-func spokenRank(m *pb.PeerMessage) lane.Rank {
+func SpokenRank(m *pb.PeerMessage) lane.Rank {
 	p := m.GetPaxos()
 	switch paxos.MessageKind(p.GetKind()) {
 	case paxos.MsgPrepare, paxos.MsgAccept, paxos.MsgHeartbeat:
@@ -61,7 +61,7 @@ func rank(b *pb.Ballot) lane.Rank { return lane.Rank{Round: b.GetRound(), Replic
 // speaks drops accepts of older ballots that wait for a link, when this replica
 // begins to speak in a higher one.
 func (p *Peers) speaks(m *pb.PeerMessage) {
-	now := spokenRank(m)
+	now := SpokenRank(m)
 	if old := p.spoken.Load(); old != nil && !old.Less(now) || old == nil && now == (lane.Rank{}) {
 		return
 	}
@@ -86,7 +86,7 @@ func (l *link) send(s Send) {
 	if s.Bulk {
 		id = lane.Bulk
 	}
-	n, bulk := m.SizeVT(), isBulk(s.Message)
+	n, bulk := m.SizeVT(), IsBulk(s.Message)
 	l.out.Lock()
 	defer l.out.Unlock()
 	c := l.lane(id).Load()
@@ -109,7 +109,7 @@ func (l *link) send(s Send) {
 			l.sent(err, id)
 			return
 		}
-		l.put(id, lane.Message{Payload: b, Bulk: bulk, Rank: acceptRank(s.Message)})
+		l.put(id, lane.Message{Payload: b, Bulk: bulk, Rank: AcceptRank(s.Message)})
 	}
 }
 

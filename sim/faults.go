@@ -295,6 +295,9 @@ func (w *World) heal() {
 	for i := range w.net.cut {
 		clear(w.net.cut[i])
 		clear(w.net.stretched[i])
+		for k := range w.net.narrow[i] {
+			w.SetLink(i, k, 0, 0, 0)
+		}
 	}
 	for _, p := range w.replicas {
 		for p.pauses > 0 {

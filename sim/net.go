@@ -17,6 +17,8 @@ type network struct {
 	// and longer: what was sent within a second arrives within three.
 	stretched [][]int64
 	pairs     []*pair
+	// narrow[a][b] is the way from replica a to b while it is modelled by bytes.
+	narrow [][]*narrow
 	// partial[a] is set while a machine that is being cut off sends its last
 	// batch: nothing more of it arrives.
 	partial []bool
@@ -29,6 +31,7 @@ func newNetwork(machines int) *network {
 		n.last = append(n.last, make([]int64, machines))
 		n.bulk = append(n.bulk, make([]int64, machines))
 		n.stretched = append(n.stretched, make([]int64, machines))
+		n.narrow = append(n.narrow, make([]*narrow, machines))
 	}
 	return n
 }
@@ -68,6 +71,12 @@ func (w *World) sendPeer(p *process, s replog.Send) {
 		copies = 0
 	}
 	w.traceSend(p, to, s.Message, copies)
+	if n := w.net.narrow[p.index][to.index]; n != nil {
+		for ; copies > 0; copies-- {
+			n.send(s, data)
+		}
+		return
+	}
 	boot := p.boot
 	for ; copies > 0; copies-- {
 		w.at(w.arrival(p, to, s.Bulk), func() { w.deliverPeer(p, boot, to, data) })
@@ -165,6 +174,7 @@ func (w *World) watchPair(c *pair) {
 		w.trace.add(w.now, "peers connected", uint64(c.a.index), uint64(c.b.index))
 		w.tell("net", "%s and %s are connected", c.a.name, c.b.name)
 		c.a.connected[c.b.index], c.b.connected[c.a.index] = true, true
+		w.net.reconnected(c.a.index, c.b.index, true)
 		c.a.post(replog.PeerConnected{Hello: c.b.hello()})
 		c.b.post(replog.PeerConnected{Hello: c.a.hello()})
 	}
@@ -175,6 +185,7 @@ func (w *World) disconnectPair(c *pair) {
 		return
 	}
 	c.up = false
+	w.net.reconnected(c.a.index, c.b.index, false)
 	w.trace.add(w.now, "peers disconnected", uint64(c.a.index), uint64(c.b.index))
 	w.tell("net", "%s and %s have lost their connection", c.a.name, c.b.name)
 	for _, side := range []struct {

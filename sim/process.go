@@ -10,6 +10,7 @@ import (
 	"github.com/seed70370324/lockd/paxos"
 	"github.com/seed70370324/lockd/replog"
 	"github.com/seed70370324/lockd/replog/faultfs"
+	"github.com/seed70370324/lockd/replog/lane"
 	"github.com/seed70370324/lockd/replog/pb"
 	"github.com/seed70370324/lockd/store"
 )
@@ -65,6 +66,7 @@ type process struct {
 	conns         map[replica.ConnID]*conn
 	connOrder     []*conn // the same, by age
 	said          said
+	spoken        lane.Rank // highest ballot in which it has spoken on narrow links
 	applied       paxos.Slot
 }
 
@@ -89,6 +91,7 @@ func (p *process) start() {
 	p.mailbox, p.looping, p.frozen, p.lastTick, p.dueAt = nil, false, nil, p.now(), 0
 	p.connected = make([]bool, len(w.replicas))
 	p.conns, p.connOrder = map[replica.ConnID]*conn{}, nil
+	p.spoken = lane.Rank{}
 	p.disk = disk{p: p, hung: p.disk.hung, slow: p.disk.slow}
 	if w.faulty && w.faultRandom.chance(w.plan.crashInOpen) {
 		p.fs.StopAfter(int(w.faultRandom.below(12)))

@@ -49,7 +49,7 @@ func commands() map[string]func(*scriptParser) func(*director) {
 	return map[string]func(*scriptParser) func(*director){
 		"set": parseSet, "start": parseStart, "let": parseLet, "wait": parseWait, "advance": parseWait, "heal": parseHeal,
 		"partition": parsePartition, "one-way": parseOneWay, "power-cut": parsePowerCut, "damage": parseDamage,
-		"fail": parseFail, "slow-disk": parseSlow, "expect": parseExpect,
+		"fail": parseFail, "slow-disk": parseSlow, "slow-link": parseSlowLink, "expect": parseExpect,
 		"stop":      onReplicas((*director).stop),
 		"kill":      onMachines((*director).kill, (*director).killClient),
 		"freeze":    onMachines((*director).freeze, (*director).freezeClient),
@@ -230,7 +230,7 @@ func parseDamage(p *scriptParser) func(*director) {
 // ---- clients ----
 
 var clientCommands = map[string]func(p *scriptParser, c int) func(*director){
-	"write": parseWrite, "fill": parseFill, "delete": parseDelete, "acquire": parseAcquire, "release": parseRelease, "break": parseBreak, "close": parseClose,
+	"write": parseWrite, "large": parseLarge, "fill": parseFill, "delete": parseDelete, "acquire": parseAcquire, "release": parseRelease, "break": parseBreak, "close": parseClose,
 }
 
 // behind takes an "&": the command is begun and not waited for.

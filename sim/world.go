@@ -56,6 +56,7 @@ type counts struct {
 	expired, expiredPaused                        int
 	crashes, partitions, pauses, masters, refused int
 	snapshots, installs, breaks, checked, doubled int
+	parts, superseded, overflows                  int // on narrow links
 }
 
 // Failure is a broken property.

@@ -114,7 +114,6 @@ func TestLargeWritesOnSlowLinks(t *testing.T) {
 				if s == nil {
 					continue
 				}
-				defer s.Close()
 				wg.Go(func() {
 					if _, err := s.Put(ctx, fmt.Sprintf("/small-%d", i), make([]byte, 4<<10)); err != nil {
 						t.Errorf("write of client %d: %v", i, err)
@@ -122,6 +121,7 @@ func TestLargeWritesOnSlowLinks(t *testing.T) {
 				})
 			}
 			wg.Wait()
+			defer closeAll(sessions)
 			t.Logf("%d writes of 4 KiB took %v", tc.clients, time.Since(began).Round(time.Millisecond))
 
 			began = time.Now()
@@ -152,6 +152,17 @@ func TestLargeWritesOnSlowLinks(t *testing.T) {
 			}
 		})
 	}
+}
+
+// closeAll closes sessions side by side: each end is a write.
+func closeAll(sessions []*client.Session) {
+	var wg sync.WaitGroup
+	for _, s := range sessions {
+		if s != nil {
+			wg.Go(func() { _ = s.Close() })
+		}
+	}
+	wg.Wait()
 }
 
 // epoch is the epoch of a replica's state.
