@@ -10,7 +10,7 @@ PROTOS  := store/pb/store.proto internal/wire/pb/lockd.proto replog/pb/replog.pr
 # without it and say so.
 RACE := $(shell if command -v cc >/dev/null 2>&1 && [ "$$($(GO) env CGO_ENABLED)" = 1 ]; then echo -race; fi)
 
-.PHONY: help build run demo test check sim attack bench bench-pair bench-zookeeper proto fuzz soak slow-link
+.PHONY: help build run demo test check cases sim attack bench bench-pair bench-zookeeper proto fuzz soak slow-link
 
 help: ## list the targets
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -31,6 +31,10 @@ test: check ## everything CI runs: checks, tests, simulator
 
 check: ## vet, staticcheck, formatting, generated code, builds for darwin and arm64
 	@GO=$(GO) sh internal/tools/check.sh
+
+cases: ## one test for each fault that was once seen (ONLY=text: those lines of internal/tools/cases/list.txt)
+	cd internal/tools && $(GO) build -o ../../.cache/cases ./cases
+	@.cache/cases '$(ONLY)'
 
 sim: ## run the simulator on fresh seeds (FOR=60s says how long)
 	$(GO) run ./sim/cmd/sim -for $(FOR)
