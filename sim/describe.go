@@ -207,7 +207,7 @@ func tellCommand(m *storepb.Command) string {
 	s := fmt.Sprintf("%s#%d ", short(m.GetSession()), m.GetNumber())
 	switch op := m.Op.(type) {
 	case *storepb.Command_Put:
-		return s + fmt.Sprintf("put %s token %d if %d", op.Put.GetPath(), tokenOf(op.Put.GetData()), op.Put.GetIfGeneration())
+		return s + fmt.Sprintf("put %s token %d if %d", op.Put.GetPath(), tokenOf(op.Put.GetData()), generationOf(op.Put))
 	case *storepb.Command_Create:
 		return s + fmt.Sprintf("create %s token %d", op.Create.GetPath(), tokenOf(op.Create.GetData()))
 	case *storepb.Command_Delete:

@@ -205,8 +205,8 @@ func (c *client) command(k *call) {
 		m.Op = &storepb.Command_Put{Put: &storepb.Put{Path: k.path, Data: data, HasData: true, Create: true, Parents: true}}
 	case opSwap:
 		k.ifGen = w.history.generationSeen(k.path)
-		m.Op = &storepb.Command_Put{Put: &storepb.Put{Path: k.path, Data: data, HasData: true, Create: true, Parents: true,
-			Conditional: true, IfGeneration: k.ifGen}}
+		m.Op = &storepb.Command_Put{Put: &storepb.Put{Path: k.path, Data: data, HasData: true, Parents: true}}
+		swap(m.GetPut(), k.ifGen)
 	case opCreate:
 		m.Op = &storepb.Command_Create{Create: &storepb.Create{Path: k.path, Kind: storepb.NodeKind_PERMANENT,
 			Data: data, HasData: true, Parents: true}}
@@ -294,8 +294,29 @@ func (c *client) countOn(k *call) {
 	}
 	next := &call{kind: opCount, path: k.path, token: n + 1, ifGen: gen}
 	c.start(next)
-	c.step(machine.Call{ID: next.id, Command: &storepb.Command{Op: &storepb.Command_Put{Put: &storepb.Put{
-		Path: k.path, Data: w.value(n + 1), HasData: true, Create: true, Parents: true, Conditional: true, IfGeneration: gen}}}})
+	put := &storepb.Put{Path: k.path, Data: w.value(n + 1), HasData: true, Parents: true}
+	swap(put, gen)
+	c.step(machine.Call{ID: next.id, Command: &storepb.Command{Op: &storepb.Command_Put{Put: put}}})
+}
+
+// swap demands a content generation, or with 0 that there is no node yet.
+func swap(p *storepb.Put, generation uint64) {
+	c := &storepb.Condition{Demand: &storepb.Condition_Generation{Generation: generation}}
+	if generation == 0 {
+		p.Create = true
+		c.Demand = &storepb.Condition_Exists{}
+	}
+	p.Conditions = []*storepb.Condition{c}
+}
+
+// generationOf is what swap demands, 0 of a put that it has not made.
+func generationOf(p *storepb.Put) uint64 {
+	for _, c := range p.GetConditions() {
+		if n := c.GetGeneration(); n != 0 {
+			return n
+		}
+	}
+	return 0
 }
 
 // close ends the session in order. In haste it does not wait for work that

@@ -180,7 +180,6 @@ func (s *Store) repeat(c *pb.Command) *pb.Result {
 
 // perform executes the operation of a request.
 func (s *Store) perform(c *pb.Command) *pb.Result {
-	translate(c)
 	if bad := BadConditions(c); bad != nil {
 		return bad
 	}

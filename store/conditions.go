@@ -1,6 +1,7 @@
 package store
 
 import (
+	"github.com/seed70370324/lockd/internal/invariant"
 	"github.com/seed70370324/lockd/store/pb"
 )
 
@@ -234,66 +235,9 @@ func (s *Store) unmetOne(c *pb.Condition, path string, n *node, taken pb.Code) *
 // does not count.
 func (s *Store) heldBy(h *pb.Holding) bool {
 	c, ok := s.claim(h.Session, h.Ticket)
+	if invariant.Planted(invariant.HeldByAnybody) {
+		l, used := s.lock(h.Path)
+		return used && l.live() > 0
+	}
 	return ok && c.state == held && c.path == h.Path
-}
-
-// translate makes conditions of the fields that were there before them, in an
-// operation that has no conditions.
-func translate(c *pb.Command) {
-	switch op := c.Op.(type) {
-	case *pb.Command_Put:
-		translatePut(op.Put)
-	case *pb.Command_Delete:
-		translateDelete(op.Delete)
-	case *pb.Command_Multi:
-		for _, one := range op.Multi.GetOps() {
-			switch op := one.GetOp().(type) {
-			case *pb.MultiOp_Put:
-				translatePut(op.Put)
-			case *pb.MultiOp_Delete:
-				translateDelete(op.Delete)
-			case *pb.MultiOp_Check:
-				translateCheck(op.Check)
-			}
-		}
-	}
-}
-
-func translatePut(p *pb.Put) {
-	switch {
-	case !p.GetConditional() || len(p.Conditions) > 0:
-	case p.IfGeneration == 0:
-		p.Conditions, p.Create = append(p.Conditions, exists(false)), true
-	default:
-		p.Conditions, p.Create = append(p.Conditions, generation(p.IfGeneration)), false
-	}
-}
-
-func translateDelete(d *pb.Delete) {
-	if d.GetConditional() && len(d.Conditions) == 0 {
-		d.Conditions = append(d.Conditions, generation(d.IfGeneration))
-	}
-}
-
-func translateCheck(c *pb.Check) {
-	if len(c.GetConditions()) > 0 {
-		return
-	}
-	if c.GetAbsent() {
-		c.Conditions = append(c.Conditions, exists(false))
-	}
-	if c.GetConditional() {
-		c.Conditions = append(c.Conditions, generation(c.IfGeneration))
-	}
-	if c.GetFence() != 0 {
-		c.Conditions = append(c.Conditions, &pb.Condition{Demand: &pb.Condition_Fence{Fence: c.Fence}})
-	}
-}
-
-func exists(yes bool) *pb.Condition {
-	return &pb.Condition{Demand: &pb.Condition_Exists{Exists: yes}}
-}
-
-func generation(n uint64) *pb.Condition {
-	return &pb.Condition{Demand: &pb.Condition_Generation{Generation: n}}
 }

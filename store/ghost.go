@@ -31,6 +31,9 @@ func (s *Store) leave(c *claim, why pb.LossReason) (*claim, bool) {
 	}
 	c = s.take(c)
 	c.state, c.until = ghost, 0
+	if invariant.Planted(invariant.GhostStartsItself) {
+		c.until = later(s.cellTime, c.leaseMS+c.delayMS)
+	}
 	s.file(c)
 	s.noteLock(c, LockLost, why)
 	s.touch(c.path)

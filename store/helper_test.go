@@ -119,6 +119,14 @@ func multi(ops ...*pb.MultiOp) *pb.Command {
 	return &pb.Command{Op: &pb.Command_Multi{Multi: &pb.Multi{Ops: ops}}}
 }
 
+func exists(yes bool) *pb.Condition {
+	return &pb.Condition{Demand: &pb.Condition_Exists{Exists: yes}}
+}
+
+func generation(n uint64) *pb.Condition {
+	return &pb.Condition{Demand: &pb.Condition_Generation{Generation: n}}
+}
+
 func ifRevision(n uint64) *pb.Condition {
 	return &pb.Condition{Demand: &pb.Condition_Revision{Revision: n}}
 }

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/seed70370324/lockd/internal/invariant"
 	"github.com/seed70370324/lockd/store/pb"
 )
 
@@ -214,7 +215,7 @@ func (s *Store) makeImplied(path string) *node {
 // Invariant: no node goes by itself that a client has written, unless a client
 // asked for a container there.
 func (n *node) keep() {
-	if n.implied {
+	if n.implied && !invariant.Planted(invariant.PutOnContainerGoes) {
 		n.kind, n.implied, n.used = pb.NodeKind_PERMANENT, false, false
 	}
 }

@@ -3,6 +3,7 @@
 package store
 
 import (
+	"fmt"
 	"testing"
 
 	"github.com/seed70370324/lockd/internal/invariant"
@@ -36,6 +37,60 @@ func TestPlantedBugs(t *testing.T) {
 	}{{"", 1, ""}, {invariant.RepeatAppliedTwice, 2, ""}, {invariant.DeadSessionKeepLock, 1, "2"}} {
 		if generation, holder := run(x.bug); generation != x.generation || holder != x.holder {
 			t.Errorf("%q: generation %d, held by %q", x.bug, generation, holder)
+		}
+	}
+}
+
+// Each bug of the store changes what its story ends with, and nothing else does.
+func TestStoresPlantedBugs(t *testing.T) {
+	for _, x := range []struct {
+		bug        invariant.Bug
+		story      func(c *cell, a, b uint64) string
+		good, with string
+	}{
+		{invariant.EphemeralOfNext, func(c *cell, a, b uint64) string {
+			c.want(pb.Code_OK, a, createKind("/a", pb.NodeKind_EPHEMERAL))
+			c.want(pb.Code_OK, b, createKind("/b", pb.NodeKind_EPHEMERAL))
+			c.expire(a)
+			return fmt.Sprint(c.exists("/a"), c.exists("/b"))
+		}, "false true", "false false"},
+		{invariant.WaitInWrongUnit, func(c *cell, a, b uint64) string {
+			c.want(pb.Code_OK, a, acquire("/x", exclusive, 0))
+			c.want(pb.Code_WAITING, b, acquireWait("/x", exclusive, 1000))
+			c.pass(500)
+			return c.held("/x")
+		}, "1|2", "1"},
+		{invariant.GhostStartsItself, func(c *cell, a, b uint64) string {
+			c.want(pb.Code_OK, a, acquire("/x", exclusive, 0))
+			c.want(pb.Code_OK, a, forfeit(1))
+			return fmt.Sprint(c.ghost().GhostUntilCell)
+		}, "0", "12000000000"},
+		{invariant.HeldByAnybody, func(c *cell, a, b uint64) string {
+			c.want(pb.Code_OK, a, acquire("/x", shared, 0))
+			c.want(pb.Code_OK, b, acquire("/x", shared, 0))
+			c.want(pb.Code_OK, a, release(1))
+			return c.do(a, multi(check("/x", heldBy(&pb.Holding{Path: "/x", Session: a, Ticket: 1})))).Code.String()
+		}, "CONFLICT", "OK"},
+		{invariant.ClearVoidsNothing, func(c *cell, a, b uint64) string {
+			c.apply(note(5, a))
+			c.apply(note(0, a))
+			return c.apply(&pb.Command{Op: &pb.Command_ExpireSession{ExpireSession: &pb.ExpireSession{Session: a, LastChange: a}}}).Code.String()
+		}, "STALE_EPOCH", "OK"},
+		{invariant.PutOnContainerGoes, func(c *cell, a, b uint64) string {
+			c.want(pb.Code_OK, a, acquire("/x", exclusive, 0))
+			c.want(pb.Code_OK, a, putIf("/x", "content"))
+			c.want(pb.Code_OK, a, release(1))
+			return fmt.Sprint(c.exists("/x"))
+		}, "true", "false"},
+	} {
+		for _, bug := range []invariant.Bug{"", x.bug} {
+			invariant.Plant(bug)
+			c := newCell(t)
+			got := x.story(c, c.open(), c.open())
+			invariant.Plant("")
+			if want := map[bool]string{true: x.with, false: x.good}[bug != ""]; got != want {
+				t.Errorf("%s, planted %q: %s, want %s", x.bug, bug, got, want)
+			}
 		}
 	}
 }

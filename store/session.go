@@ -218,7 +218,7 @@ func (s *Store) endSession(id uint64, how sessionEnd) {
 	}
 	var paths []string
 	s.ephemerals.AscendGreaterOrEqual(ephemeralItem{owner: id}, func(e ephemeralItem) bool {
-		if e.owner == id {
+		if e.owner == id || invariant.Planted(invariant.EphemeralOfNext) {
 			paths = append(paths, e.path)
 		}
 		return e.owner == id

@@ -37,6 +37,9 @@ func (s *Store) enqueue(c *claim, a *pb.Acquire) *pb.Result {
 	r := &pb.Result{Code: pb.Code_WAITING, Path: c.path, Blockers: s.blockers(c.path, BlockersMax)}
 	if !a.NoDeadline {
 		c.until = later(s.cellTime, a.WaitMs)
+		if invariant.Planted(invariant.WaitInWrongUnit) {
+			c.until = s.cellTime + int64(a.WaitMs)*1000
+		}
 	}
 	s.addClaim(c)
 	s.noteLock(c, LockEventNone, 0)

@@ -56,6 +56,14 @@ const (
 	PartsWithoutWindow Bug = "parts-without-window" // a link sends parts although the window is full
 	PartsOutOfPlace    Bug = "parts-out-of-place"   // a part is taken that does not belong where it stands
 
+	// Of the store. Its own tests find them.
+	EphemeralOfNext    Bug = "ephemeral-of-the-next-session" // the end of a session deletes an ephemeral node of the next one
+	WaitInWrongUnit    Bug = "wait-in-the-wrong-unit"        // a waiter's milliseconds are taken for microseconds
+	GhostStartsItself  Bug = "ghost-starts-itself"           // a ghost's time runs before a master has said that it knows of it
+	HeldByAnybody      Bug = "held-by-anybody"               // another holder of the same period passes for the one that is named
+	ClearVoidsNothing  Bug = "clear-voids-nothing"           // an expiry from before a note was cleared is executed
+	PutOnContainerGoes Bug = "put-on-container-goes"         // what a client puts on a lock's own node goes with the lock
+
 	// Of the client; its own tests plant them.
 	OverloadedNotRepeated Bug = "overloaded-not-repeated" // a request that the service asks to send again is not
 	CloseSaysWorkEnded    Bug = "close-says-work-ended"   // Close says so of locks that were never released
@@ -83,6 +91,7 @@ var Bugs = []Bug{
 	ValueOfAnyBallot, CatchUpGivesAccepted, MinorityKeepsLead, HungDiskKeepsLead, LearnersPromise,
 	LeaderLearns,
 	PartsWithoutWindow, PartsOutOfPlace,
+	EphemeralOfNext, WaitInWrongUnit, GhostStartsItself, HeldByAnybody, ClearVoidsNothing, PutOnContainerGoes,
 	LostMarkTolerated, LastFlushNotWrittenAgain, DirectWritesNotDurable, DirectoriesNotSynced, NoFdatasync,
 	IdentityBeforeSlotOne, BelievesBelowInstalled, SuccessorNotNoted,
 	OverloadedNotRepeated, CloseSaysWorkEnded, AnswerBeforeGuard,

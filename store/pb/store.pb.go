@@ -1396,10 +1396,6 @@ type Put struct {
 	Path    string                 `protobuf:"bytes,1,opt,name=path,proto3" json:"path,omitempty"`
 	Data    []byte                 `protobuf:"bytes,2,opt,name=data,proto3" json:"data,omitempty"`
 	HasData bool                   `protobuf:"varint,3,opt,name=has_data,json=hasData,proto3" json:"has_data,omitempty"`
-	// Only if the node's content generation is this. 0 with conditional set:
-	// only if the node does not exist; it is then created, as with create.
-	Conditional  bool   `protobuf:"varint,4,opt,name=conditional,proto3" json:"conditional,omitempty"`
-	IfGeneration uint64 `protobuf:"varint,5,opt,name=if_generation,json=ifGeneration,proto3" json:"if_generation,omitempty"`
 	// Create a permanent node if absent (the parent must exist unless parents).
 	Create  bool `protobuf:"varint,6,opt,name=create,proto3" json:"create,omitempty"`
 	Parents bool `protobuf:"varint,7,opt,name=parents,proto3" json:"parents,omitempty"`
@@ -1461,20 +1457,6 @@ func (x *Put) GetHasData() bool {
 	return false
 }
 
-func (x *Put) GetConditional() bool {
-	if x != nil {
-		return x.Conditional
-	}
-	return false
-}
-
-func (x *Put) GetIfGeneration() uint64 {
-	if x != nil {
-		return x.IfGeneration
-	}
-	return 0
-}
-
 func (x *Put) GetCreate() bool {
 	if x != nil {
 		return x.Create
@@ -1497,11 +1479,9 @@ func (x *Put) GetConditions() []*Condition {
 }
 
 type Delete struct {
-	state        protoimpl.MessageState `protogen:"open.v1"`
-	Path         string                 `protobuf:"bytes,1,opt,name=path,proto3" json:"path,omitempty"`
-	Conditional  bool                   `protobuf:"varint,2,opt,name=conditional,proto3" json:"conditional,omitempty"`
-	IfGeneration uint64                 `protobuf:"varint,3,opt,name=if_generation,json=ifGeneration,proto3" json:"if_generation,omitempty"`
-	Recursive    bool                   `protobuf:"varint,4,opt,name=recursive,proto3" json:"recursive,omitempty"`
+	state     protoimpl.MessageState `protogen:"open.v1"`
+	Path      string                 `protobuf:"bytes,1,opt,name=path,proto3" json:"path,omitempty"`
+	Recursive bool                   `protobuf:"varint,4,opt,name=recursive,proto3" json:"recursive,omitempty"`
 	// Delete in spite of holders and waiters: they get LOST.
 	Force bool `protobuf:"varint,5,opt,name=force,proto3" json:"force,omitempty"`
 	// exists = false contradicts it.
@@ -1545,20 +1525,6 @@ func (x *Delete) GetPath() string {
 		return x.Path
 	}
 	return ""
-}
-
-func (x *Delete) GetConditional() bool {
-	if x != nil {
-		return x.Conditional
-	}
-	return false
-}
-
-func (x *Delete) GetIfGeneration() uint64 {
-	if x != nil {
-		return x.IfGeneration
-	}
-	return 0
 }
 
 func (x *Delete) GetRecursive() bool {
@@ -2055,13 +2021,8 @@ func (*MultiOp_Release) isMultiOp_Op() {}
 
 // Check demands that a node is in a state.
 type Check struct {
-	state        protoimpl.MessageState `protogen:"open.v1"`
-	Path         string                 `protobuf:"bytes,1,opt,name=path,proto3" json:"path,omitempty"`
-	Absent       bool                   `protobuf:"varint,2,opt,name=absent,proto3" json:"absent,omitempty"`
-	Conditional  bool                   `protobuf:"varint,3,opt,name=conditional,proto3" json:"conditional,omitempty"`
-	IfGeneration uint64                 `protobuf:"varint,4,opt,name=if_generation,json=ifGeneration,proto3" json:"if_generation,omitempty"`
-	// The lock of path is held under exactly this fence (0: no condition).
-	Fence uint64 `protobuf:"varint,5,opt,name=fence,proto3" json:"fence,omitempty"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Path  string                 `protobuf:"bytes,1,opt,name=path,proto3" json:"path,omitempty"`
 	// Without any condition: the node exists.
 	Conditions    []*Condition `protobuf:"bytes,6,rep,name=conditions,proto3" json:"conditions,omitempty"`
 	unknownFields protoimpl.UnknownFields
@@ -2103,34 +2064,6 @@ func (x *Check) GetPath() string {
 		return x.Path
 	}
 	return ""
-}
-
-func (x *Check) GetAbsent() bool {
-	if x != nil {
-		return x.Absent
-	}
-	return false
-}
-
-func (x *Check) GetConditional() bool {
-	if x != nil {
-		return x.Conditional
-	}
-	return false
-}
-
-func (x *Check) GetIfGeneration() uint64 {
-	if x != nil {
-		return x.IfGeneration
-	}
-	return 0
-}
-
-func (x *Check) GetFence() uint64 {
-	if x != nil {
-		return x.Fence
-	}
-	return 0
 }
 
 func (x *Check) GetConditions() []*Condition {
@@ -3746,27 +3679,23 @@ const file_store_pb_store_proto_rawDesc = "" +
 	"\aparents\x18\x06 \x01(\bR\aparents\x126\n" +
 	"\n" +
 	"conditions\x18\a \x03(\v2\x16.lockd.store.ConditionR\n" +
-	"conditions\"\xf9\x01\n" +
+	"conditions\"\xbe\x01\n" +
 	"\x03Put\x12\x12\n" +
 	"\x04path\x18\x01 \x01(\tR\x04path\x12\x12\n" +
 	"\x04data\x18\x02 \x01(\fR\x04data\x12\x19\n" +
-	"\bhas_data\x18\x03 \x01(\bR\ahasData\x12 \n" +
-	"\vconditional\x18\x04 \x01(\bR\vconditional\x12#\n" +
-	"\rif_generation\x18\x05 \x01(\x04R\fifGeneration\x12\x16\n" +
+	"\bhas_data\x18\x03 \x01(\bR\ahasData\x12\x16\n" +
 	"\x06create\x18\x06 \x01(\bR\x06create\x12\x18\n" +
 	"\aparents\x18\a \x01(\bR\aparents\x126\n" +
 	"\n" +
 	"conditions\x18\b \x03(\v2\x16.lockd.store.ConditionR\n" +
-	"conditions\"\xcf\x01\n" +
+	"conditionsJ\x04\b\x04\x10\x05J\x04\b\x05\x10\x06\"\x94\x01\n" +
 	"\x06Delete\x12\x12\n" +
-	"\x04path\x18\x01 \x01(\tR\x04path\x12 \n" +
-	"\vconditional\x18\x02 \x01(\bR\vconditional\x12#\n" +
-	"\rif_generation\x18\x03 \x01(\x04R\fifGeneration\x12\x1c\n" +
+	"\x04path\x18\x01 \x01(\tR\x04path\x12\x1c\n" +
 	"\trecursive\x18\x04 \x01(\bR\trecursive\x12\x14\n" +
 	"\x05force\x18\x05 \x01(\bR\x05force\x126\n" +
 	"\n" +
 	"conditions\x18\x06 \x03(\v2\x16.lockd.store.ConditionR\n" +
-	"conditions\"\xbe\x01\n" +
+	"conditionsJ\x04\b\x02\x10\x03J\x04\b\x03\x10\x04\"\xbe\x01\n" +
 	"\aAcquire\x12\x12\n" +
 	"\x04path\x18\x01 \x01(\tR\x04path\x12)\n" +
 	"\x04mode\x18\x02 \x01(\x0e2\x15.lockd.store.LockModeR\x04mode\x12\"\n" +
@@ -3793,16 +3722,12 @@ const file_store_pb_store_proto_rawDesc = "" +
 	"\x06delete\x18\x03 \x01(\v2\x13.lockd.store.DeleteH\x00R\x06delete\x12*\n" +
 	"\x05check\x18\x04 \x01(\v2\x12.lockd.store.CheckH\x00R\x05check\x120\n" +
 	"\arelease\x18\x05 \x01(\v2\x14.lockd.store.ReleaseH\x00R\areleaseB\x04\n" +
-	"\x02op\"\xc8\x01\n" +
+	"\x02op\"k\n" +
 	"\x05Check\x12\x12\n" +
-	"\x04path\x18\x01 \x01(\tR\x04path\x12\x16\n" +
-	"\x06absent\x18\x02 \x01(\bR\x06absent\x12 \n" +
-	"\vconditional\x18\x03 \x01(\bR\vconditional\x12#\n" +
-	"\rif_generation\x18\x04 \x01(\x04R\fifGeneration\x12\x14\n" +
-	"\x05fence\x18\x05 \x01(\x04R\x05fence\x126\n" +
+	"\x04path\x18\x01 \x01(\tR\x04path\x126\n" +
 	"\n" +
 	"conditions\x18\x06 \x03(\v2\x16.lockd.store.ConditionR\n" +
-	"conditions\"1\n" +
+	"conditionsJ\x04\b\x02\x10\x03J\x04\b\x03\x10\x04J\x04\b\x04\x10\x05J\x04\b\x05\x10\x06\"1\n" +
 	"\x06Timers\x12'\n" +
 	"\x03due\x18\x01 \x03(\v2\x15.lockd.store.TimerRefR\x03due\"\xaf\x01\n" +
 	"\bTimerRef\x12*\n" +

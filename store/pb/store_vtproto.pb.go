@@ -987,21 +987,6 @@ func (m *Put) MarshalToSizedBufferVT(dAtA []byte) (int, error) {
 		i--
 		dAtA[i] = 0x30
 	}
-	if m.IfGeneration != 0 {
-		i = protohelpers.EncodeVarint(dAtA, i, uint64(m.IfGeneration))
-		i--
-		dAtA[i] = 0x28
-	}
-	if m.Conditional {
-		i--
-		if m.Conditional {
-			dAtA[i] = 1
-		} else {
-			dAtA[i] = 0
-		}
-		i--
-		dAtA[i] = 0x20
-	}
 	if m.HasData {
 		i--
 		if m.HasData {
@@ -1090,21 +1075,6 @@ func (m *Delete) MarshalToSizedBufferVT(dAtA []byte) (int, error) {
 		}
 		i--
 		dAtA[i] = 0x20
-	}
-	if m.IfGeneration != 0 {
-		i = protohelpers.EncodeVarint(dAtA, i, uint64(m.IfGeneration))
-		i--
-		dAtA[i] = 0x18
-	}
-	if m.Conditional {
-		i--
-		if m.Conditional {
-			dAtA[i] = 1
-		} else {
-			dAtA[i] = 0
-		}
-		i--
-		dAtA[i] = 0x10
 	}
 	if len(m.Path) > 0 {
 		i -= len(m.Path)
@@ -1585,36 +1555,6 @@ func (m *Check) MarshalToSizedBufferVT(dAtA []byte) (int, error) {
 			i--
 			dAtA[i] = 0x32
 		}
-	}
-	if m.Fence != 0 {
-		i = protohelpers.EncodeVarint(dAtA, i, uint64(m.Fence))
-		i--
-		dAtA[i] = 0x28
-	}
-	if m.IfGeneration != 0 {
-		i = protohelpers.EncodeVarint(dAtA, i, uint64(m.IfGeneration))
-		i--
-		dAtA[i] = 0x20
-	}
-	if m.Conditional {
-		i--
-		if m.Conditional {
-			dAtA[i] = 1
-		} else {
-			dAtA[i] = 0
-		}
-		i--
-		dAtA[i] = 0x18
-	}
-	if m.Absent {
-		i--
-		if m.Absent {
-			dAtA[i] = 1
-		} else {
-			dAtA[i] = 0
-		}
-		i--
-		dAtA[i] = 0x10
 	}
 	if len(m.Path) > 0 {
 		i -= len(m.Path)
@@ -3378,12 +3318,6 @@ func (m *Put) SizeVT() (n int) {
 	if m.HasData {
 		n += 2
 	}
-	if m.Conditional {
-		n += 2
-	}
-	if m.IfGeneration != 0 {
-		n += 1 + protohelpers.SizeOfVarint(uint64(m.IfGeneration))
-	}
 	if m.Create {
 		n += 2
 	}
@@ -3409,12 +3343,6 @@ func (m *Delete) SizeVT() (n int) {
 	l = len(m.Path)
 	if l > 0 {
 		n += 1 + l + protohelpers.SizeOfVarint(uint64(l))
-	}
-	if m.Conditional {
-		n += 2
-	}
-	if m.IfGeneration != 0 {
-		n += 1 + protohelpers.SizeOfVarint(uint64(m.IfGeneration))
 	}
 	if m.Recursive {
 		n += 2
@@ -3621,18 +3549,6 @@ func (m *Check) SizeVT() (n int) {
 	l = len(m.Path)
 	if l > 0 {
 		n += 1 + l + protohelpers.SizeOfVarint(uint64(l))
-	}
-	if m.Absent {
-		n += 2
-	}
-	if m.Conditional {
-		n += 2
-	}
-	if m.IfGeneration != 0 {
-		n += 1 + protohelpers.SizeOfVarint(uint64(m.IfGeneration))
-	}
-	if m.Fence != 0 {
-		n += 1 + protohelpers.SizeOfVarint(uint64(m.Fence))
 	}
 	if len(m.Conditions) > 0 {
 		for _, e := range m.Conditions {
@@ -6230,45 +6146,6 @@ func (m *Put) UnmarshalVT(dAtA []byte) error {
 				}
 			}
 			m.HasData = bool(v != 0)
-		case 4:
-			if wireType != 0 {
-				return fmt.Errorf("proto: wrong wireType = %d for field Conditional", wireType)
-			}
-			var v int
-			for shift := uint(0); ; shift += 7 {
-				if shift >= 64 {
-					return protohelpers.ErrIntOverflow
-				}
-				if iNdEx >= l {
-					return io.ErrUnexpectedEOF
-				}
-				b := dAtA[iNdEx]
-				iNdEx++
-				v |= int(b&0x7F) << shift
-				if b < 0x80 {
-					break
-				}
-			}
-			m.Conditional = bool(v != 0)
-		case 5:
-			if wireType != 0 {
-				return fmt.Errorf("proto: wrong wireType = %d for field IfGeneration", wireType)
-			}
-			m.IfGeneration = 0
-			for shift := uint(0); ; shift += 7 {
-				if shift >= 64 {
-					return protohelpers.ErrIntOverflow
-				}
-				if iNdEx >= l {
-					return io.ErrUnexpectedEOF
-				}
-				b := dAtA[iNdEx]
-				iNdEx++
-				m.IfGeneration |= uint64(b&0x7F) << shift
-				if b < 0x80 {
-					break
-				}
-			}
 		case 6:
 			if wireType != 0 {
 				return fmt.Errorf("proto: wrong wireType = %d for field Create", wireType)
@@ -6426,45 +6303,6 @@ func (m *Delete) UnmarshalVT(dAtA []byte) error {
 			}
 			m.Path = string(dAtA[iNdEx:postIndex])
 			iNdEx = postIndex
-		case 2:
-			if wireType != 0 {
-				return fmt.Errorf("proto: wrong wireType = %d for field Conditional", wireType)
-			}
-			var v int
-			for shift := uint(0); ; shift += 7 {
-				if shift >= 64 {
-					return protohelpers.ErrIntOverflow
-				}
-				if iNdEx >= l {
-					return io.ErrUnexpectedEOF
-				}
-				b := dAtA[iNdEx]
-				iNdEx++
-				v |= int(b&0x7F) << shift
-				if b < 0x80 {
-					break
-				}
-			}
-			m.Conditional = bool(v != 0)
-		case 3:
-			if wireType != 0 {
-				return fmt.Errorf("proto: wrong wireType = %d for field IfGeneration", wireType)
-			}
-			m.IfGeneration = 0
-			for shift := uint(0); ; shift += 7 {
-				if shift >= 64 {
-					return protohelpers.ErrIntOverflow
-				}
-				if iNdEx >= l {
-					return io.ErrUnexpectedEOF
-				}
-				b := dAtA[iNdEx]
-				iNdEx++
-				m.IfGeneration |= uint64(b&0x7F) << shift
-				if b < 0x80 {
-					break
-				}
-			}
 		case 4:
 			if wireType != 0 {
 				return fmt.Errorf("proto: wrong wireType = %d for field Recursive", wireType)
@@ -7489,84 +7327,6 @@ func (m *Check) UnmarshalVT(dAtA []byte) error {
 			}
 			m.Path = string(dAtA[iNdEx:postIndex])
 			iNdEx = postIndex
-		case 2:
-			if wireType != 0 {
-				return fmt.Errorf("proto: wrong wireType = %d for field Absent", wireType)
-			}
-			var v int
-			for shift := uint(0); ; shift += 7 {
-				if shift >= 64 {
-					return protohelpers.ErrIntOverflow
-				}
-				if iNdEx >= l {
-					return io.ErrUnexpectedEOF
-				}
-				b := dAtA[iNdEx]
-				iNdEx++
-				v |= int(b&0x7F) << shift
-				if b < 0x80 {
-					break
-				}
-			}
-			m.Absent = bool(v != 0)
-		case 3:
-			if wireType != 0 {
-				return fmt.Errorf("proto: wrong wireType = %d for field Conditional", wireType)
-			}
-			var v int
-			for shift := uint(0); ; shift += 7 {
-				if shift >= 64 {
-					return protohelpers.ErrIntOverflow
-				}
-				if iNdEx >= l {
-					return io.ErrUnexpectedEOF
-				}
-				b := dAtA[iNdEx]
-				iNdEx++
-				v |= int(b&0x7F) << shift
-				if b < 0x80 {
-					break
-				}
-			}
-			m.Conditional = bool(v != 0)
-		case 4:
-			if wireType != 0 {
-				return fmt.Errorf("proto: wrong wireType = %d for field IfGeneration", wireType)
-			}
-			m.IfGeneration = 0
-			for shift := uint(0); ; shift += 7 {
-				if shift >= 64 {
-					return protohelpers.ErrIntOverflow
-				}
-				if iNdEx >= l {
-					return io.ErrUnexpectedEOF
-				}
-				b := dAtA[iNdEx]
-				iNdEx++
-				m.IfGeneration |= uint64(b&0x7F) << shift
-				if b < 0x80 {
-					break
-				}
-			}
-		case 5:
-			if wireType != 0 {
-				return fmt.Errorf("proto: wrong wireType = %d for field Fence", wireType)
-			}
-			m.Fence = 0
-			for shift := uint(0); ; shift += 7 {
-				if shift >= 64 {
-					return protohelpers.ErrIntOverflow
-				}
-				if iNdEx >= l {
-					return io.ErrUnexpectedEOF
-				}
-				b := dAtA[iNdEx]
-				iNdEx++
-				m.Fence |= uint64(b&0x7F) << shift
-				if b < 0x80 {
-					break
-				}
-			}
 		case 6:
 			if wireType != 2 {
 				return fmt.Errorf("proto: wrong wireType = %d for field Conditions", wireType)
