@@ -57,6 +57,10 @@ var (
 	// ErrLimit: a limit of the service or of this client is reached; the text
 	// says which.
 	ErrLimit = machine.ErrLimit
+	// ErrNoSpace: the state of the whole cell has reached its limit. It is an
+	// ErrLimit too. Deletions and releases still go on: delete something, or have
+	// the limit raised. errors.As with *LimitError tells the limit's name.
+	ErrNoSpace = machine.ErrNoSpace
 	// ErrWrongCell: the service at that address belongs to another cell.
 	ErrWrongCell = machine.ErrWrongCell
 )
@@ -89,6 +93,10 @@ func (e *Error) Error() string {
 
 // Unwrap returns Err.
 func (e *Error) Unwrap() error { return e.Err }
+
+// LimitError says which limit of the service refused a call. It is ErrLimit for
+// errors.Is, and ErrNoSpace if it is a limit of the cell's whole state.
+type LimitError = machine.LimitError
 
 // HeldError says that a lock was not granted, and who is in the way. It is
 // ErrHeld for errors.Is; if the wait ended with a context, it is that
@@ -225,8 +233,12 @@ func opError(op, path string, err error) error {
 
 // resultError turns a refusal into an error; nil if the result is a success.
 func resultError(op, path string, r *storepb.Result) error {
-	if err := codeError(r.GetCode()); err != nil {
-		return &Error{Op: op, Path: path, Err: err, Detail: r.GetDetail()}
+	err := codeError(r.GetCode())
+	if err == nil {
+		return nil
 	}
-	return nil
+	if errors.Is(err, ErrLimit) && r.GetLimit() != "" {
+		err = &LimitError{Limit: r.GetLimit()}
+	}
+	return &Error{Op: op, Path: path, Err: err, Detail: r.GetDetail()}
 }

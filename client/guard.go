@@ -10,9 +10,19 @@ import (
 )
 
 // guardTick is the longest sleep of the guard while locks are held. Timers
-// stand still while the machine is suspended, so after it wakes up a lock whose
-// deadline has passed is noticed so much later at most.
+// stand still while the machine is suspended; so where there is no alarm, a lock
+// whose deadline has passed meanwhile is noticed so much later at most.
 const guardTick = 250 * time.Millisecond
+
+// alarm wakes the guard at an instant of the clock, also right after the machine
+// was suspended: a clock.Alarm.
+type alarm interface {
+	Set(at time.Duration) error
+	Rung() <-chan struct{}
+	Close()
+}
+
+func newAlarm() (alarm, error) { return clock.NewAlarm() }
 
 // guard ends the contexts of locks whose deadline has passed, on a goroutine
 // of its own: so that nothing that holds up the session can hold up that.
@@ -22,10 +32,13 @@ type guard struct {
 	armed time.Duration // when it looks again
 	idle  bool          // it held no lock when it last looked
 	wake  chan struct{} // room for one
+
+	tick     time.Duration // guardTick
+	newAlarm func() (alarm, error)
 }
 
 func newGuard() *guard {
-	return &guard{locks: make(map[machine.CallID]*Lock), wake: make(chan struct{}, 1)}
+	return &guard{locks: make(map[machine.CallID]*Lock), wake: make(chan struct{}, 1), tick: guardTick, newAlarm: newAlarm}
 }
 
 // remove forgets a lock that is released or lost.
@@ -79,11 +92,32 @@ func (g *guard) apply(fresh []*Lock, deadlines []machine.Deadline, lost []machin
 func (g *guard) run(stop <-chan struct{}) {
 	timer := time.NewTimer(time.Hour)
 	defer timer.Stop()
+	var a alarm // nil: no lock was held yet, or there is none to be had
+	var rung <-chan struct{}
+	tried := false
+	defer func() {
+		if a != nil {
+			a.Close()
+		}
+	}()
 	for {
-		sleep := g.check(clock.Now())
+		sleep, soonest := g.check(clock.Now())
+		if soonest > 0 && !tried {
+			tried = true
+			if made, err := g.newAlarm(); err == nil {
+				a, rung = made, made.Rung()
+			}
+		}
+		if a != nil && a.Set(soonest) != nil {
+			rung = nil // the tick must do
+		}
 		timer.Reset(sleep)
 		select {
 		case <-timer.C:
+		case _, ok := <-rung:
+			if !ok {
+				rung = nil // the tick must do
+			}
 		case <-g.wake:
 		case <-stop:
 			return
@@ -91,26 +125,30 @@ func (g *guard) run(stop <-chan struct{}) {
 	}
 }
 
-// check ends what is due and returns how long the guard may sleep: while locks
-// are held, and once after, guardTick at most, so that a lock that is taken again
-// and again does not wake it each time.
+// check ends what is due and returns how long the guard may sleep and the
+// soonest deadline, 0 without locks. While locks are held, and once after, it
+// sleeps for tick at most, so that a lock that is taken again and again does not
+// wake it each time.
 //
 // Invariant: no deadline lies before armed, unless wake is filled.
-func (g *guard) check(now time.Duration) time.Duration {
+func (g *guard) check(now time.Duration) (sleep, soonest time.Duration) {
 	g.mu.Lock()
-	g.armed = math.MaxInt64 // who comes until it is known how long it sleeps wakes it
+	g.armed = math.MaxInt64 // until the sleep is known, any new deadline must wake the guard
 	all := make([]*Lock, 0, len(g.locks))
 	for _, l := range g.locks {
 		all = append(all, l)
 	}
 	g.mu.Unlock()
-	sleep := guardTick
+	sleep = g.tick
 	for _, l := range all {
 		switch at := l.checkDeadline(now); {
 		case at == 0:
 			g.remove(l)
 		default:
 			sleep = min(sleep, at-now)
+			if soonest == 0 || at < soonest {
+				soonest = at
+			}
 		}
 	}
 	g.mu.Lock()
@@ -122,5 +160,5 @@ func (g *guard) check(now time.Duration) time.Duration {
 	}
 	sleep = max(sleep, 0)
 	g.armed = now + sleep
-	return sleep
+	return sleep, soonest
 }

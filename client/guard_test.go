@@ -48,6 +48,57 @@ func TestGuardNeedsNoLoop(t *testing.T) {
 	}
 }
 
+// fakeAlarm rings when the test says.
+type fakeAlarm struct {
+	set  chan time.Duration
+	rung chan struct{}
+}
+
+func (a *fakeAlarm) Set(at time.Duration) error { a.set <- at; return nil }
+func (a *fakeAlarm) Rung() <-chan struct{}      { return a.rung }
+func (a *fakeAlarm) Close()                     {}
+
+// After a suspension, in which timers stood still, the alarm ends a lock whose
+// deadline has passed meanwhile.
+func TestGuardWakesAfterASuspension(t *testing.T) {
+	g := newGuard()
+	a := &fakeAlarm{set: make(chan time.Duration, 8), rung: make(chan struct{}, 1)}
+	g.newAlarm = func() (alarm, error) { return a, nil }
+	g.tick = 24 * time.Hour
+	stop, ended := make(chan struct{}), make(chan struct{})
+	go func() { g.run(stop); close(ended) }()
+	defer func() { close(stop); <-ended }()
+	l := testLock(1)
+	at := clock.Now() + time.Hour
+	g.apply([]*Lock{l}, []machine.Deadline{{Lock: 1, At: at}}, nil)
+	for set := range a.set {
+		if set == at {
+			break
+		}
+	}
+	l.move(clock.Now()) // as if the hour had passed, and no timer had noticed
+	a.rung <- struct{}{}
+	<-l.Context().Done()
+	if !errors.Is(context.Cause(l.Context()), ErrLost) {
+		t.Fatalf("cause %v", context.Cause(l.Context()))
+	}
+}
+
+// A context of a lock looks at the clock, although no goroutine has ended it yet.
+func TestContextLooksAtTheClock(t *testing.T) {
+	l := testLock(1)
+	l.move(clock.Now() + time.Hour)
+	ctx := l.Context()
+	if ctx.Err() != nil || l.Err() != nil {
+		t.Fatalf("held, and %v", ctx.Err())
+	}
+	l.move(clock.Now())
+	if ctx.Err() == nil || !errors.Is(context.Cause(ctx), ErrLost) || !errors.Is(l.Err(), ErrLost) {
+		t.Fatalf("behind the deadline: %v, cause %v, %v", ctx.Err(), context.Cause(ctx), l.Err())
+	}
+	<-ctx.Done()
+}
+
 // While the machine is suspended the timer of a guard without locks stands
 // still, and the clock does not: so when it should have looked long ago, whoever
 // comes wakes it.
@@ -55,7 +106,7 @@ func TestGuardSleepsThroughASuspension(t *testing.T) {
 	g := newGuard()
 	now := clock.Now()
 	g.check(now)
-	if sleep := g.check(now); sleep != time.Hour {
+	if sleep, _ := g.check(now); sleep != time.Hour {
 		t.Fatalf("sleeps %v without locks", sleep)
 	}
 	woken := func() bool {

@@ -224,7 +224,7 @@ func serviceError(e *pb.Error) error {
 	case pb.ErrorCode_FRAME_TOO_LARGE:
 		base = ErrTooLarge
 	case pb.ErrorCode_TOO_MANY:
-		base = ErrLimit
+		return &LimitError{Limit: e.GetLimit(), Text: "the service says: " + e.GetText()}
 	}
 	text := e.GetText()
 	if text == "" {

@@ -1,7 +1,9 @@
 package machine_test
 
 import (
+	"errors"
 	"fmt"
+	"strings"
 	"testing"
 
 	"github.com/seed70370324/lockd/client/machine"
@@ -374,4 +376,30 @@ func TestOverloadedIsRepeated(t *testing.T) {
 	r.receive(code(2, storepb.Code_OK))
 	r.succeeds(1, storepb.Code_OK)
 	r.succeeds(2, storepb.Code_OK)
+}
+
+// A refusal names the limit that was met, and that of the whole state is told
+// from others. Nothing was done: the number is settled first.
+func TestLimitIsNamed(t *testing.T) {
+	for limit, full := range map[string]bool{"state_nodes": true, "state_bytes": true, "watches": false} {
+		r := newRig(t, machine.Options{})
+		r.open()
+		r.keepAlive()
+		r.call(1)
+		r.request(1)
+		r.receive(&pb.ServerMessage{Body: &pb.ServerMessage_Error{Error: &pb.Error{
+			Code: pb.ErrorCode_TOO_MANY, Session: session, Number: 1, Limit: limit, Text: "delete something"}}})
+		r.pending(1)
+		r.pass(sec)
+		if r.request(1).GetVoidRequest() == nil {
+			t.Fatal("the number is not settled")
+		}
+		r.receive(code(1, storepb.Code_VOIDED))
+		r.fails(1, machine.ErrLimit)
+		var e *machine.LimitError
+		err := r.outcome(1).Err
+		if !errors.As(err, &e) || e.Limit != limit || errors.Is(err, machine.ErrNoSpace) != full || !strings.Contains(err.Error(), "delete something") {
+			t.Errorf("%s: %v", limit, err)
+		}
+	}
 }
