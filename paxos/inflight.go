@@ -59,7 +59,8 @@ func (p *follower) resendFrom(s Slot) {
 // or was lost and is no longer in memory, so that the follower has to fetch it.
 func (r *Replica) namedTo(p *follower) Slot {
 	has := max(p.accepted, p.chosen)
-	if has < p.skipped || (has+1 < r.log.base && p.link.queued == 0) {
+	gone := has+1 < r.log.base || r.fetches(p) // it will not be sent again
+	if has < p.skipped || (gone && p.link.queued == 0) {
 		return 0
 	}
 	return p.sent

@@ -16,7 +16,7 @@ import (
 // by words for the story.
 
 var paxosNames = [...]string{"none", "probe", "probe reply", "prepare", "promise", "accept", "accepted", "heartbeat",
-	"heartbeat ack", "catch up", "catch-up reply", "handover"}
+	"heartbeat ack", "catch up", "catch-up reply", "handover", "fetch", "values"}
 
 func paxosName(kind uint32) string {
 	if int(kind) < len(paxosNames) {
@@ -69,7 +69,7 @@ func tellPaxos(p *pb.PaxosMessage) string {
 	var s strings.Builder
 	fmt.Fprintf(&s, "%s b%d.%d", paxosName(p.GetKind()), p.GetBallot().GetRound(), p.GetBallot().GetReplica())
 	switch paxos.MessageKind(p.GetKind()) {
-	case paxos.MsgProbeReply, paxos.MsgPromise, paxos.MsgAccepted, paxos.MsgHeartbeatAck:
+	case paxos.MsgProbeReply, paxos.MsgPromise, paxos.MsgAccepted, paxos.MsgHeartbeatAck, paxos.MsgValues:
 		fmt.Fprintf(&s, " %s (promised b%d.%d)", map[bool]string{true: "yes", false: "no"}[p.GetOk()], p.GetPromised().GetRound(), p.GetPromised().GetReplica())
 	}
 	fmt.Fprintf(&s, " slot %d chosen %d", p.GetSlot(), p.GetChosen())
@@ -86,7 +86,10 @@ func tellPaxos(p *pb.PaxosMessage) string {
 				fmt.Fprintf(&s, " ... (%d)", n)
 				break
 			}
-			fmt.Fprintf(&s, " %d@b%d.%d:%v", e.GetSlot(), e.GetBallot().GetRound(), e.GetBallot().GetReplica(), paxos.ValueKind(e.GetValue().GetKind()))
+			fmt.Fprintf(&s, " %d@b%d.%d", e.GetSlot(), e.GetBallot().GetRound(), e.GetBallot().GetReplica())
+			if !e.GetNamed() {
+				fmt.Fprintf(&s, ":%v", paxos.ValueKind(e.GetValue().GetKind()))
+			}
 		}
 	}
 	return s.String()
