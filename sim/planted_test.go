@@ -28,7 +28,7 @@ var planted = []struct {
 	{invariant.RepeatAppliedTwice, 1, 120},
 	{invariant.GapIgnored, 1, 120},
 	{invariant.ResultsNotSaved, 1, 60},
-	{invariant.OldExpiryTaken, 1, 240},
+	{invariant.OldExpiryTaken, 401, 640},
 	{invariant.DeadSessionKeepLock, 1, 60},
 	{invariant.GrantsInLockDelay, 1, 60},
 	{invariant.WaiterOvertakes, 1, 60},
