@@ -52,7 +52,7 @@
 //
 // Every wait for an answer is prolonged by the round trip that is measured
 // (patience.go): silence counts from the first possible answer. An election also
-// waits for flushes as long as they take. While somebody is being elected, probes
+// waits for flushes as long as they take. While an election is under way, probes
 // of others are answered no (courted). A leader that was given up and turns out to
 // be alive was late, not dead: the next is given that much more time.
 //
@@ -98,7 +98,7 @@
 //     that may never come (Due).
 //  14. A candidate proposes nothing before it has the value of each entry that is
 //     the highest named for its slot (takeOver). A fetched value counts only if it
-//     is of the ballot named (onValues). If nobody gives it the campaign is given
+//     is of the ballot named (onValues). If no replica gives it the campaign is given
 //     up: a new ballot asks anew (fetchValues).
 //  15. Heartbeats of a candidate prove nothing: a leader's rounds come behind them
 //     (newLeadership).

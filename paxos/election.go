@@ -39,9 +39,9 @@ func (r *Replica) hearsLeader() bool {
 	return r.now-r.born < r.o.ElectionMin || (r.leader != 0 && r.now-r.heard < r.silence())
 }
 
-// courted reports whether somebody is being elected: this replica, one to which
-// it gave its promise, or its successor. While that may end well nobody else is
-// encouraged, since each new ballot ends what was begun in the last.
+// courted reports whether an election is under way: of this replica, of one to
+// which it gave its promise, or of its successor. While that may end well no other
+// candidate is encouraged, since each new ballot ends what was begun in the last.
 func (r *Replica) courted() bool {
 	return r.role == Candidate || (r.courtedAt != 0 && r.leader == 0 && r.now-r.courtedAt < r.o.ElectionMin+r.electing())
 }

@@ -20,10 +20,10 @@ const (
 // have named. Invariant: a value counts only if it is of the ballot named (or
 // learnt as chosen, see learn).
 type valueFetch struct {
-	from  ReplicaID // asked; 0: nobody is
+	from  ReplicaID // asked; 0: none is
 	at    time.Duration
 	slots []Slot // asked for
-	// holders says who has named the entry that is in phaseOne.best, by slot.
+	// holders are the replicas that have named the entry in phaseOne.best, by slot.
 	holders map[Slot][]ReplicaID
 }
 
@@ -55,7 +55,7 @@ func (r *Replica) fetchValues() bool {
 	}
 	holders := f.holders[first]
 	if len(holders) == 0 {
-		r.giveUp("nobody who named the value of slot %d gives it", first)
+		r.giveUp("no replica that named the value of slot %d gives it", first)
 		return true
 	}
 	f.from, f.at, f.slots = holders[0], r.now, nil
@@ -79,7 +79,7 @@ func contains(ids []ReplicaID, id ReplicaID) bool {
 	return false
 }
 
-// inVain asks nobody any more who did not give what it had named.
+// inVain strikes the replica that was asked off the holders of what it did not give.
 func (p *phaseOne) inVain() {
 	f := &p.fetch
 	for _, s := range f.slots {
@@ -164,8 +164,8 @@ func (r *Replica) onFetch(m *Message) {
 	r.send(reply)
 }
 
-// onValues takes values that were fetched. Whoever sends them, and whenever: the
-// value of a slot at a ballot is one.
+// onValues takes values that were fetched, from any replica and at any time: a
+// slot has one value at a ballot.
 func (r *Replica) onValues(m *Message) {
 	p := r.phase
 	if p == nil {

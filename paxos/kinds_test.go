@@ -243,7 +243,7 @@ func catchUpGivesChosen(*testing.T) error {
 
 // A candidate lacks the value that was named. It gets one of a lower ballot,
 // one of a higher ballot, one of another slot, and one that is only named. It takes
-// none, and then the right one, from whomever it comes.
+// none, and then the right one, which another replica gives.
 func valueIsOfItsBallot(*testing.T) error {
 	old, mid, high := paxos.Ballot{Round: 1, Replica: 1}, paxos.Ballot{Round: 2, Replica: 3}, paxos.Ballot{Round: 3, Replica: 1}
 	r, b, e := wonBy2(paxos.Restored{Promised: old, Chosen: 3, Applied: 3, Entries: []paxos.Entry{value(4, old, "own"), value(5, mid, "same")}},

@@ -141,7 +141,7 @@ func (r *Replica) electing() time.Duration {
 	return min(max(r.patience(), r.voteTrip()+r.flush.left(r.now)), patienceMost)
 }
 
-// silence is for how long a follower hears nothing before nobody is followed
+// silence is for how long a follower may hear nothing before it follows no leader
 // any more.
 func (r *Replica) silence() time.Duration { return r.o.ElectionMin + r.patience() }
 

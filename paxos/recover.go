@@ -99,7 +99,7 @@ func (r *Replica) openEntries(s Slot) []Entry {
 }
 
 // named tells of entries without their values. Values may be large: with them a
-// promise could take longer than anybody waits for it.
+// promise could take longer than a candidate is waited for.
 func named(entries []Entry) []Entry {
 	for i := range entries {
 		entries[i] = Entry{Slot: entries[i].Slot, Ballot: entries[i].Ballot, Named: true}

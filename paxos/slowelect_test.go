@@ -9,8 +9,8 @@ import (
 )
 
 // What was too much for one leader's link is in the way of the next one, too. It
-// finishes it all the same: whoever wins fetches what it lacks, and nobody
-// disturbs it while bytes come.
+// finishes it all the same: the winner fetches what it lacks, and no other
+// candidate disturbs it while bytes come.
 func TestNextLeaderFinishesTheLargeWrite(t *testing.T) {
 	for _, n := range []int{3, 5} {
 		for have := 0; have <= n/2; have++ {

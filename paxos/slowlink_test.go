@@ -15,7 +15,6 @@ type load struct {
 	order   []string
 	given   paxos.Ballot
 	ballots map[paxos.Ballot]bool // that led
-	begun   map[paxos.Ballot]bool // that somebody campaigned with and won
 	smalls  []string
 	tries   int
 }
