@@ -136,11 +136,17 @@ func (s *Store) full(c *pb.Command, x *session) *pb.Result {
 	case *pb.Command_CloseSession:
 		return nil
 	case *pb.Command_Release:
-		if _, found := s.claim(c.Session, op.Release.GetTicket()); kept < 2*WindowMax || found {
+		if kept < 2*WindowMax {
+			return nil
+		}
+		if _, found := s.claim(c.Session, op.Release.GetTicket()); found {
 			return nil
 		}
 	case *pb.Command_Forfeit:
-		if h, found := s.claim(c.Session, op.Forfeit.GetTicket()); kept < 2*WindowMax || found && h.state == held {
+		if kept < 2*WindowMax {
+			return nil
+		}
+		if h, found := s.claim(c.Session, op.Forfeit.GetTicket()); found && h.state == held {
 			return nil
 		}
 	case *pb.Command_VoidRequest:
