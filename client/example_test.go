@@ -41,6 +41,30 @@ func ExampleSession_Do() {
 	}
 }
 
+// What a lock guards in the same cell is written with its Txn: it is done only
+// while the lock is held. The last write gives the lock up with it.
+func ExampleLock_Txn() {
+	ctx := context.Background()
+	s, err := client.Dial(ctx, []string{"127.0.0.1:7101", "127.0.0.1:7102", "127.0.0.1:7103"})
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer s.Close()
+	err = s.Do(ctx, "/jobs/import", func(ctx context.Context, l *client.Lock) error {
+		at, err := s.Get(ctx, "/jobs/import/offset")
+		if err != nil {
+			return err
+		}
+		next := append(at.Data, '1')
+		// IfUnchanged: nothing but this call has written it since it was read.
+		_, err = l.Txn().Put(at.Path, next, client.IfUnchanged(at.Stat)).Release().Commit(ctx)
+		return err
+	})
+	if errors.Is(err, client.ErrConflict) {
+		fmt.Println("somebody else has written the offset, or the lock was lost")
+	}
+}
+
 func ExampleReader_Watch() {
 	ctx := context.Background()
 	r, err := client.Connect(ctx, []string{"127.0.0.1:7101"})

@@ -478,7 +478,7 @@ func (cl *soakClient) guarded(k *soakLock, lock *client.Lock) error {
 	if err != nil {
 		return err
 	}
-	_, err = cl.s.Txn().Check(k.path, client.HeldFence(lock.Fence())).Put(k.guarded, soakValue(n+1)).Commit(cl.l.hard)
+	_, err = lock.Txn().Put(k.guarded, soakValue(n+1)).Commit(cl.l.hard)
 	switch {
 	case err == nil:
 		k.cycles.acked.Add(1)
