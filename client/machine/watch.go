@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/seed70370324/lockd/internal/invariant"
 	"github.com/seed70370324/lockd/internal/wire/pb"
 	storepb "github.com/seed70370324/lockd/store/pb"
 )
@@ -195,6 +196,9 @@ func (m *Machine) watchChanges(w *watch, u *pb.WatchUpdate) {
 
 // missed returns a copy of an item (items are shared) with the mark.
 func missed(it *pb.WatchItem) *pb.WatchItem {
+	if invariant.Planted(invariant.WatchMarksNothing) {
+		return it
+	}
 	return &pb.WatchItem{Path: it.Path, Deleted: it.Deleted, Stat: it.Stat, Data: it.Data, HasData: it.HasData,
 		DataLeftOut: it.DataLeftOut, Reason: it.Reason, Lock: it.Lock, Revision: it.Revision, Missed: true}
 }
@@ -348,6 +352,9 @@ func (w *watch) deleted(later bool) []*pb.WatchItem {
 		w.sync.changed = w.sync.changed || later // it may have been there meanwhile
 	}
 	if len(w.known) == 0 {
+		return nil
+	}
+	if invariant.Planted(invariant.WatchKeepsDeleted) {
 		return nil
 	}
 	deleted := make(map[string]bool)

@@ -45,6 +45,13 @@ const (
 	NotedGetsLease       Bug = "noted-gets-lease"        // a session gets a lease that its note in the state does not know of
 	ExpiresInHand        Bug = "expires-in-hand"         // a session is expired whose KeepAlive waits for its proof
 
+	// Of watches. lockd/replica's tests find them; the simulator the first two, too.
+	WatchLastOfBatch    Bug = "watch-last-of-batch"   // of several changes of a path in a batch the last is told
+	WatchExchangesOrder Bug = "watch-exchanges-order" // changes are told in another order
+	WatchSkips          Bug = "watch-skips"           // a watch that fell out of the log goes on behind the gap
+	WatchLosesReason    Bug = "watch-loses-reason"    // a deletion does not say why
+	WatchKeepsDeleted   Bug = "watch-keeps-deleted"   // a client does not find what was deleted while it was away
+	WatchMarksNothing   Bug = "watch-marks-nothing"   // a client does not mark what it missed
 	// Of paxos. Its own tests find them.
 	ValueOfAnyBallot     Bug = "value-of-any-ballot"     // a value fetched for a named one is taken whatever its ballot
 	CatchUpGivesAccepted Bug = "catch-up-gives-accepted" // what is only accepted is given to others as chosen
@@ -88,6 +95,7 @@ var Bugs = []Bug{
 	GapIgnored, ResultsNotSaved, OldExpiryTaken, DeadSessionKeepLock, GrantsInLockDelay, WaiterOvertakes,
 	LowestBallotWins,
 	GhostsSequencer, DroppedKeepsItsBytes, LeaseAheadOfNews, NotedGetsLease, ExpiresInHand,
+	WatchLastOfBatch, WatchExchangesOrder, WatchSkips, WatchLosesReason, WatchKeepsDeleted, WatchMarksNothing,
 	ValueOfAnyBallot, CatchUpGivesAccepted, MinorityKeepsLead, HungDiskKeepsLead, LearnersPromise,
 	LeaderLearns,
 	PartsWithoutWindow, PartsOutOfPlace,

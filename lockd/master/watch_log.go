@@ -1,9 +1,12 @@
 package master
 
 import (
+	"slices"
+
 	"github.com/seed70370324/lockd/internal/invariant"
 	wirepb "github.com/seed70370324/lockd/internal/wire/pb"
 	"github.com/seed70370324/lockd/store"
+	storepb "github.com/seed70370324/lockd/store/pb"
 )
 
 // The change log keeps each change that some watch covers until every watch that
@@ -96,6 +99,10 @@ func (ws *watches) record(m *Master, changes []store.Change) {
 			if telling(changes, last, c.Path) == i {
 				ws.recordNode(m, changes, i)
 			}
+		case store.ChangeLock:
+			if c.Lock.Event != store.LockEventNone {
+				ws.recordLock(m, changes, i)
+			}
 		}
 	}
 }
@@ -161,10 +168,56 @@ func (ws *watches) recordNode(m *Master, changes []store.Change, i int) {
 		if neverSeen(changes, c.Path) {
 			return
 		}
-		n.full = &wirepb.WatchItem{Path: c.Path, Deleted: true, Revision: c.Revision}
+		n.full = &wirepb.WatchItem{Path: c.Path, Deleted: true, Reason: c.Reason, Revision: c.Revision}
+		if invariant.Planted(invariant.WatchLosesReason) {
+			n.full.Reason = 0
+		}
 		n.bare = n.full
 	}
 	ws.append(m, n)
+}
+
+// recordLock records that a lock passed.
+func (ws *watches) recordLock(m *Master, changes []store.Change, i int) {
+	c := &changes[i]
+	n := &change{revision: c.Revision}
+	ws.match(c.Path, func(t *topic) {
+		if t.key.locks {
+			n.topics = append(n.topics, t)
+		}
+	})
+	if len(n.topics) == 0 {
+		return
+	}
+	n.full = &wirepb.WatchItem{Path: c.Path, Revision: c.Revision, Lock: &wirepb.WatchLock{Event: wirepb.LockEvent(c.Lock.Event),
+		Holder: c.Lock.Blocker(), Loss: c.Lock.Loss, Fence: c.Lock.Fence, LockGeneration: c.Lock.Generation}}
+	n.bare = n.full
+	ws.append(m, n)
+	if c.Lock.Event == store.LockLost && !ghostOf(m.st, c) && !endsLater(changes[i+1:], c) {
+		// Lost without a lock-delay: it leaves no ghost. Who follows the lock is told
+		// of an end all the same.
+		o := &change{revision: c.Revision, topics: slices.Clone(n.topics)}
+		o.full = &wirepb.WatchItem{Path: c.Path, Revision: c.Revision, Lock: &wirepb.WatchLock{Event: wirepb.LockEvent_LOCK_GHOST_ENDED,
+			Holder: c.Lock.Blocker(), Fence: c.Lock.Fence, LockGeneration: c.Lock.Generation}}
+		o.bare = o.full
+		ws.append(m, o)
+	}
+}
+
+// ghostOf reports whether whom a change concerns still stands in the lock's way.
+func ghostOf(st store.API, c *store.Change) bool {
+	v, _ := st.Lock(c.Path)
+	return slices.ContainsFunc(v.Holders, func(b *storepb.Blocker) bool {
+		return b.GetSession() == c.Lock.Session && b.GetTicket() == c.Lock.Ticket
+	})
+}
+
+// endsLater reports whether the ghost of a change ends in one of those behind it.
+func endsLater(changes []store.Change, c *store.Change) bool {
+	return slices.ContainsFunc(changes, func(o store.Change) bool {
+		return o.Kind == store.ChangeLock && o.Lock.Event == store.LockGhostEnded && o.Path == c.Path &&
+			o.Lock.Session == c.Lock.Session && o.Lock.Ticket == c.Lock.Ticket
+	})
 }
 
 // neverSeen reports whether a command created a path that it deleted again.
@@ -181,7 +234,7 @@ func neverSeen(changes []store.Change, path string) bool {
 // go beyond the bounds.
 func (ws *watches) append(m *Master, n *change) {
 	l := &ws.log
-	n.size = changeBytes + len(n.full.GetPath()) + len(n.full.GetData())
+	n.size = changeBytes + len(n.full.GetPath()) + len(n.full.GetData()) + clientBytes(n.full.GetLock().GetHolder())
 	if l.newest == nil {
 		l.oldest = n
 	} else {
@@ -193,8 +246,14 @@ func (ws *watches) append(m *Master, n *change) {
 	l.newest = n
 	l.bytes += n.size
 	for _, t := range n.topics {
+		if k := len(t.changes) - 1; k >= 0 && invariant.Planted(invariant.WatchLastOfBatch) && t.changes[k].full.Path == n.full.Path {
+			l.dropLast(t) // the bug: of the changes of a batch the last wins
+		}
 		t.changes = append(t.changes, n)
 		t.bytes += n.size
+		if k := len(t.changes) - 1; k >= 1 && invariant.Planted(invariant.WatchExchangesOrder) {
+			t.changes[k-1], t.changes[k] = t.changes[k], t.changes[k-1]
+		}
 		ws.ready(t)
 	}
 	for _, t := range n.topics {
@@ -219,6 +278,19 @@ func (l *changeLog) dropFirst(t *topic) {
 		t.changes = nil
 	}
 	t.first++
+	l.drop(t, n)
+}
+
+// dropLast is for a planted bug.
+func (l *changeLog) dropLast(t *topic) {
+	k := len(t.changes) - 1
+	n := t.changes[k]
+	t.changes = t.changes[:k]
+	l.drop(t, n)
+}
+
+// drop notes that a topic does not have a change any more.
+func (l *changeLog) drop(t *topic, n *change) {
 	t.bytes -= n.size
 	for i, o := range n.topics {
 		if o == t {

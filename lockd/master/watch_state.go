@@ -6,6 +6,7 @@ import (
 
 	wirepb "github.com/seed70370324/lockd/internal/wire/pb"
 	"github.com/seed70370324/lockd/store"
+	storepb "github.com/seed70370324/lockd/store/pb"
 )
 
 // The states of watches can be large, and a client may begin many watches at
@@ -216,17 +217,45 @@ func (m *Master) scan(w *watch, p *statePages) {
 		}
 		return p.add(item(n, w.key.noData || since != 0 && n.Stat.GetModifyRevision() <= since))
 	}
-	switch w.key.scope {
-	case wirepb.WatchScope_SUBTREE:
+	if w.key.scope == wirepb.WatchScope_SUBTREE {
 		m.st.Subtree(w.key.path, look)
-		return
-	case wirepb.WatchScope_NODE, wirepb.WatchScope_CHILDREN:
+	} else if n, ok := m.st.Node(w.key.path); ok && look(n) && w.key.scope == wirepb.WatchScope_CHILDREN {
+		m.st.Children(w.key.path, "", func(_ string, n store.NodeView) bool { return look(n) })
 	}
-	n, ok := m.st.Node(w.key.path)
-	if !ok || !look(n) || w.key.scope != wirepb.WatchScope_CHILDREN {
+	if w.key.locks {
+		m.scanLocks(w, p)
+	}
+}
+
+// scanLocks adds the holders of the locks in a watch's scope, ghosts among them;
+// the lock of a node that was deleted may have some, too.
+func (m *Master) scanLocks(w *watch, p *statePages) {
+	look := func(l store.LockView) bool {
+		for _, b := range l.Holders {
+			event := wirepb.LockEvent_LOCK_ACQUIRED
+			if b.GetGhost() {
+				event = wirepb.LockEvent_LOCK_LOST
+			}
+			if !p.add(&wirepb.WatchItem{Path: l.Path, Lock: &wirepb.WatchLock{
+				Event: event, Holder: b, Fence: b.GetFence(), LockGeneration: l.Generation}}) {
+				return false
+			}
+		}
+		return true
+	}
+	if w.key.scope == wirepb.WatchScope_NODE {
+		if l, ok := m.st.Lock(w.key.path); ok {
+			look(l)
+		}
 		return
 	}
-	m.st.Children(w.key.path, "", func(_ string, n store.NodeView) bool { return look(n) })
+	m.st.Locks(w.key.path, "", func(l store.LockView) bool {
+		p.scanned += nodeScanned * (1 + len(l.Holders) + len(l.Waiters))
+		if w.key.scope == wirepb.WatchScope_CHILDREN && l.Path != w.key.path && parentOf(l.Path) != w.key.path {
+			return true
+		}
+		return look(l)
+	})
 }
 
 // depthOf returns how many nodes are above a path.
@@ -258,4 +287,11 @@ func withoutData(it *wirepb.WatchItem) *wirepb.WatchItem {
 }
 
 // itemBytes is the size of an item in a message, at most.
-func itemBytes(it *wirepb.WatchItem) int { return len(it.Path) + len(it.Data) + statBytes }
+func itemBytes(it *wirepb.WatchItem) int {
+	return len(it.Path) + len(it.Data) + statBytes + clientBytes(it.GetLock().GetHolder())
+}
+
+// clientBytes is the size of what is variable of a holder.
+func clientBytes(b *storepb.Blocker) int {
+	return len(b.GetClient().GetName()) + len(b.GetClient().GetHost())
+}

@@ -1,6 +1,7 @@
 package master
 
 import (
+	"github.com/seed70370324/lockd/internal/invariant"
 	wirepb "github.com/seed70370324/lockd/internal/wire/pb"
 )
 
@@ -116,6 +117,10 @@ func (ws *watches) trim(t *topic) {
 func (ws *watches) tell(m *Master, t *topic, w *watch) bool {
 	for w.next < t.end() {
 		if w.next < t.first {
+			if invariant.Planted(invariant.WatchSkips) {
+				w.next = t.first
+				continue
+			}
 			ws.fall(m, w)
 			return true
 		}

@@ -24,6 +24,10 @@ var planted = []struct {
 	{invariant.LeaseAheadOfNews, "TestLossGoesAheadOfEveryRenewal"},
 	{invariant.NotedGetsLease, "TestNoSessionEndsWithinALease"},
 	{invariant.ExpiresInHand, "TestNoExpiryWhileAKeepAliveWaitsForItsProof"},
+	{invariant.WatchLastOfBatch, "TestWatchOrder"},
+	{invariant.WatchExchangesOrder, "TestWatchOrder"},
+	{invariant.WatchSkips, "TestWatchFallsOutOfTheLog"},
+	{invariant.WatchLosesReason, "TestWatchTellsWhy"},
 }
 
 // TestPlantedBugsAreFound runs the tests here in a build in which bugs can be

@@ -1,0 +1,101 @@
+package client_test
+
+import (
+	"fmt"
+	"iter"
+	"testing"
+	"time"
+
+	"github.com/seed70370324/lockd/client"
+)
+
+type holders struct {
+	t    *testing.T
+	next func() (client.Held, error, bool)
+}
+
+func (h *holders) want(session uint64, data string) {
+	h.t.Helper()
+	got, err, ok := h.next()
+	if err != nil || !ok || got.Held != (session != 0) || got.Holder.Session != session || string(got.Data) != data {
+		h.t.Fatalf("told %+v, %v; expected session %d, %q", got, err, session, data)
+	}
+}
+
+// A follower sees the address of who holds the lock, and none while nobody does.
+func TestWatchHolder(t *testing.T) {
+	c := newCell(t)
+	n := newNetwork()
+	ctx := within(t)
+	a, b := c.dial(), c.dial()
+	follower := c.dial(n.option())
+	next, stop := iter.Pull2(follower.WatchHolder(ctx, "/primary"))
+	defer stop()
+	h := &holders{t, next}
+	h.want(0, "")
+	must(a.Put(ctx, "/primary", []byte("nobody's")))(t)
+	for i, s := range []*client.Session{a, b} {
+		l := must(s.Lock(ctx, "/primary"))(t)
+		h.want(s.ID(), "")
+		address := fmt.Sprint("10.0.0.", i)
+		must(s.Put(ctx, "/primary", []byte(address)))(t)
+		h.want(s.ID(), address)
+		if i == 0 {
+			if err := l.Release(ctx); err != nil {
+				t.Fatal(err)
+			}
+			h.want(0, "")
+		}
+	}
+	// What passes while it is away: b loses the lock to a.
+	n.set(false)
+	info := must(a.LockInfo(ctx, "/primary"))(t)
+	if err := a.Break(ctx, "/primary", info.Fence); err != nil {
+		t.Fatal(err)
+	}
+	n.set(true)
+	h.want(0, "")
+}
+
+// A watch of locks tells who got and who lost them.
+func TestWatchLocks(t *testing.T) {
+	c := newCell(t)
+	ctx := within(t)
+	a, b := c.dial(client.WithName("first")), c.dial()
+	must(a.Put(ctx, "/l", nil))(t)
+	held := must(a.Lock(ctx, "/l", client.LockDelay(time.Second)))(t)
+	w := watch(t, b.Watch(ctx, "/l", client.WatchLocks()))
+	w.want(client.EventPresent, "/l", "")
+	ev := w.want(client.EventHeld, "/l", "")
+	if ev.Holder.Session != a.ID() || ev.Holder.Client.Name != "first" || ev.Holder.Fence != held.Fence() || ev.Holder.Ghost {
+		t.Errorf("held by %+v", ev.Holder)
+	}
+	w.want(client.EventReady, "", "")
+	if err := held.Release(ctx); err != nil {
+		t.Fatal(err)
+	}
+	if ev = w.want(client.EventReleased, "/l", ""); ev.Holder.Session != a.ID() || ev.Reason != client.ReasonUnknown {
+		t.Errorf("released: %+v", ev)
+	}
+	held = must(a.Lock(ctx, "/l", client.LockDelay(time.Second)))(t)
+	if ev = w.want(client.EventAcquired, "/l", ""); ev.Holder.Fence != held.Fence() || ev.Missed {
+		t.Errorf("acquired: %+v", ev)
+	}
+	if err := b.Break(ctx, "/l", held.Fence()); err != nil {
+		t.Fatal(err)
+	}
+	if ev = w.want(client.EventLost, "/l", ""); ev.Holder.Session != a.ID() || ev.Reason != client.ReasonBroken {
+		t.Errorf("lost: %+v", ev)
+	}
+	<-held.Context().Done()
+	if err := held.Release(ctx); err != nil {
+		t.Fatal(err)
+	}
+	w.want(client.EventGhostEnded, "/l", "")
+	if err := a.Delete(ctx, "/l"); err != nil {
+		t.Fatal(err)
+	}
+	if ev = w.want(client.EventDeleted, "/l", ""); ev.Reason != client.ReasonDeleted {
+		t.Errorf("deleted: %+v", ev)
+	}
+}
