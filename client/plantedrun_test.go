@@ -23,6 +23,8 @@ func TestPlantedBugsAreFound(t *testing.T) {
 	}{
 		{invariant.OverloadedNotRepeated, "./machine", "TestOverloadedIsRepeated", "before the time that the service named"},
 		{invariant.CloseSaysWorkEnded, "./machine", "TestClose", "no Release has said"},
+		{invariant.WatchKeepsDeleted, "./machine", "TestWatchTellsTheDifference", "expected"},
+		{invariant.WatchMarksNothing, "./machine", "TestWatchTellsTheDifference", "expected"},
 		{invariant.AnswerBeforeGuard, ".", "TestReentrant", "handed over before its deadline is watched"},
 	} {
 		run := func(bug invariant.Bug) (string, error) {

@@ -47,11 +47,15 @@ func TestWatchHolder(t *testing.T) {
 			h.want(0, "")
 		}
 	}
-	// What passes while it is away: b loses the lock to a.
+	// What passes while it is away: b loses the lock.
 	n.set(false)
-	info := must(a.LockInfo(ctx, "/primary"))(t)
-	if err := a.Break(ctx, "/primary", info.Fence); err != nil {
-		t.Fatal(err)
+	for info, err := range a.Locks(ctx, "/primary") {
+		if err == nil {
+			err = a.Break(ctx, "/primary", info.Fence)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
 	}
 	n.set(true)
 	h.want(0, "")
@@ -88,9 +92,7 @@ func TestWatchLocks(t *testing.T) {
 		t.Errorf("lost: %+v", ev)
 	}
 	<-held.Context().Done()
-	if err := held.Release(ctx); err != nil {
-		t.Fatal(err)
-	}
+	wantErr(t, held.Release(ctx), client.ErrLost) // it says that the work has ended
 	w.want(client.EventGhostEnded, "/l", "")
 	if err := a.Delete(ctx, "/l"); err != nil {
 		t.Fatal(err)
