@@ -137,6 +137,9 @@ func (a *watch) unsettled(s *store.Store) string {
 			})
 		}
 	}
+	if len(a.holds) != 0 {
+		why = fmt.Sprintf("watch %d of %s shows %d holders of locks, all are free", a.id, a.c.name, len(a.holds))
+	}
 	if why == "" && found != len(a.view) {
 		why = fmt.Sprintf("watch %d of %s shows %d nodes, there are %d", a.id, a.c.name, len(a.view), found)
 	}

@@ -18,6 +18,7 @@ type history struct {
 	requests map[request]*applied
 	sessions map[uint64]*session
 	nodes    map[string][]version // registers and counters, by path
+	watched  []watchedChange      // of registers and locks, in order
 	counter  uint64
 	created  map[uint64]string // token of a sequential create: its path
 	owners   map[string]uint64 // ephemeral nodes
@@ -189,6 +190,7 @@ func (h *history) command(data []byte, result *storepb.Result, changes []store.C
 	h.takeNodes(m, result, changes, s)
 	h.takeLocks(m, result, changes)
 	h.takeHolders(changes, s)
+	h.takeWatched(changes, s)
 	h.takeSessions(m, result, changes, s)
 	if fresh {
 		h.takeDeed(m, result)

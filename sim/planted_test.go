@@ -32,6 +32,11 @@ var planted = []struct {
 	{invariant.DeadSessionKeepLock, 1, 60},
 	{invariant.GrantsInLockDelay, 1, 60},
 	{invariant.WaiterOvertakes, 1, 60},
+	{invariant.WatchLastOfBatch, 1, 60},
+	{invariant.WatchExchangesOrder, 1, 60},
+	{invariant.WatchLosesReason, 1, 60},
+	{invariant.WatchKeepsDeleted, 1, 120},
+	{invariant.WatchMarksNothing, 1, 60},
 }
 
 // TestPlantedBugs plants known bugs, one at a time, in a build of its own, and

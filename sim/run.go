@@ -75,10 +75,10 @@ func (w *World) finish(o Options) Report {
 
 func (w *World) summary() string {
 	c := &w.counts
-	return fmt.Sprintf("%d replicas, %d clients, %d slots, %d commands, %d answers (%d errors), %d repeats, %d masters (%d beside another), "+
+	return fmt.Sprintf("%d replicas, %d clients, %d slots, %d commands, %d answers (%d errors), %d repeats, %d changes told by watches (%d marked), %d masters (%d beside another), "+
 		"%d crashes, %d partitions, %d pauses, %d grants, %d lost, %d held on while frozen, %d writes fenced off, "+
 		"%d sessions expired (%d frozen), %d refused to start, %d snapshots, %d installed, %d locks broken, %d sequencers checked",
-		w.plan.replicas, w.plan.clients, len(w.history.slots), c.commands, c.answers, c.unknown, c.repeats, c.masters, c.doubled,
+		w.plan.replicas, w.plan.clients, len(w.history.slots), c.commands, c.answers, c.unknown, c.repeats, c.watched, c.missed, c.masters, c.doubled,
 		c.crashes, c.partitions, c.pauses, c.grants, c.lost, c.zombies, c.fenced, c.expired, c.expiredPaused, c.refused,
 		c.snapshots, c.installs, c.breaks, c.checked)
 }

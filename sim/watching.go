@@ -3,7 +3,6 @@ package sim
 import (
 	"github.com/seed70370324/lockd/client/machine"
 	wirepb "github.com/seed70370324/lockd/internal/wire/pb"
-	storepb "github.com/seed70370324/lockd/store/pb"
 )
 
 // watch is a watch of an application and what it shows.
@@ -16,7 +15,9 @@ type watch struct {
 	revision uint64
 	view     map[string]seen
 	newest   map[string]uint64 // highest modification seen of each path
+	holds    map[request]bool  // of locks
 	ended    bool
+	order    watchOrder
 }
 
 // seen is a node as a watch shows it.
@@ -31,12 +32,17 @@ func (c *client) watch(k *call) {
 		c.endWatch()
 		return
 	}
-	a := &watch{c: c, path: "/r", view: map[string]seen{}, newest: map[string]uint64{}}
-	switch s.below(3) {
+	a := &watch{c: c, path: "/r", view: map[string]seen{}, newest: map[string]uint64{}, holds: map[request]bool{}}
+	locks := false
+	switch s.below(5) {
 	case 0:
 		a.path, a.scope = c.register(), wirepb.WatchScope_NODE
 	case 1:
 		a.scope = wirepb.WatchScope_CHILDREN
+	case 2:
+		a.path, a.scope, locks = "/l", wirepb.WatchScope_CHILDREN, true
+	case 3:
+		a.path, a.scope, locks = lockPath(s.below(int64(c.w.plan.load.locks))), wirepb.WatchScope_NODE, true
 	default:
 		a.scope = wirepb.WatchScope_SUBTREE
 	}
@@ -45,7 +51,8 @@ func (c *client) watch(k *call) {
 	c.watches = append(c.watches, a)
 	c.w.trace.add(c.w.now, "watch", uint64(c.index), uint64(a.id), uint64(a.scope))
 	c.w.tell(c.name, "watch %d: %s %v", a.id, a.path, int(a.scope))
-	c.step(machine.Watch{ID: a.id, Watch: &wirepb.Watch{Path: a.path, Scope: a.scope}})
+	a.order.locks = locks
+	c.step(machine.Watch{ID: a.id, Watch: &wirepb.Watch{Path: a.path, Scope: a.scope, Locks: locks}})
 	if s.chance(300_000) {
 		c.later(s.skewed(0, 3*second), func() { c.step(machine.Pause{ID: a.id}) })
 		c.later(3*second+s.skewed(0, 2*second), func() { c.step(machine.Resume{ID: a.id}) })
@@ -94,15 +101,29 @@ func (c *client) update(u machine.Update) {
 	}
 	a.revision = m.GetRevision()
 	for _, item := range m.GetItems() {
+		if a.whole && !m.GetState() {
+			w.history.checkOrder(a, m, item)
+		}
 		a.take(m, item)
 	}
 	if m.GetState() && m.GetEnd() {
 		a.whole = true
+		w.history.passOver(a, m.GetRevision())
 	}
 }
 
 func (a *watch) take(m *wirepb.WatchUpdate, item *wirepb.WatchItem) {
 	w, path := a.c.w, item.GetPath()
+	if l := item.GetLock(); l != nil {
+		holder := request{l.GetHolder().GetSession(), l.GetHolder().GetTicket()}
+		switch l.GetEvent() {
+		case wirepb.LockEvent_LOCK_ACQUIRED, wirepb.LockEvent_LOCK_LOST:
+			a.holds[holder] = true
+		default:
+			delete(a.holds, holder)
+		}
+		return
+	}
 	if item.GetDeleted() {
 		delete(a.view, path)
 		return
@@ -131,5 +152,3 @@ func (a *watch) take(m *wirepb.WatchUpdate, item *wirepb.WatchItem) {
 	w.history.checkSeen(a, path, n)
 	a.view[path] = n
 }
-
-var _ storepb.Code

@@ -52,6 +52,7 @@ type World struct {
 // to check shows here.
 type counts struct {
 	commands, answers, unknown, repeats           int
+	watched, missed                               int // changes that watches told, and those marked as missed
 	grants, lost, zombies, fenced                 int
 	expired, expiredPaused                        int
 	crashes, partitions, pauses, masters, refused int

@@ -1,12 +1,9 @@
 package master
 
 import (
-	"slices"
-
 	"github.com/seed70370324/lockd/internal/invariant"
 	wirepb "github.com/seed70370324/lockd/internal/wire/pb"
 	"github.com/seed70370324/lockd/store"
-	storepb "github.com/seed70370324/lockd/store/pb"
 )
 
 // The change log keeps each change that some watch covers until every watch that
@@ -193,31 +190,6 @@ func (ws *watches) recordLock(m *Master, changes []store.Change, i int) {
 		Holder: c.Lock.Blocker(), Loss: c.Lock.Loss, Fence: c.Lock.Fence, LockGeneration: c.Lock.Generation}}
 	n.bare = n.full
 	ws.append(m, n)
-	if c.Lock.Event == store.LockLost && !ghostOf(m.st, c) && !endsLater(changes[i+1:], c) {
-		// Lost without a lock-delay: it leaves no ghost. Who follows the lock is told
-		// of an end all the same.
-		o := &change{revision: c.Revision, topics: slices.Clone(n.topics)}
-		o.full = &wirepb.WatchItem{Path: c.Path, Revision: c.Revision, Lock: &wirepb.WatchLock{Event: wirepb.LockEvent_LOCK_GHOST_ENDED,
-			Holder: c.Lock.Blocker(), Fence: c.Lock.Fence, LockGeneration: c.Lock.Generation}}
-		o.bare = o.full
-		ws.append(m, o)
-	}
-}
-
-// ghostOf reports whether whom a change concerns still stands in the lock's way.
-func ghostOf(st store.API, c *store.Change) bool {
-	v, _ := st.Lock(c.Path)
-	return slices.ContainsFunc(v.Holders, func(b *storepb.Blocker) bool {
-		return b.GetSession() == c.Lock.Session && b.GetTicket() == c.Lock.Ticket
-	})
-}
-
-// endsLater reports whether the ghost of a change ends in one of those behind it.
-func endsLater(changes []store.Change, c *store.Change) bool {
-	return slices.ContainsFunc(changes, func(o store.Change) bool {
-		return o.Kind == store.ChangeLock && o.Lock.Event == store.LockGhostEnded && o.Path == c.Path &&
-			o.Lock.Session == c.Lock.Session && o.Lock.Ticket == c.Lock.Ticket
-	})
 }
 
 // neverSeen reports whether a command created a path that it deleted again.
