@@ -147,6 +147,9 @@ func (n *Node) greeted(p *peer, h *pb.PeerHello) {
 		p.report = nil
 	}
 	n.admit(p)
+	if p.speaks() {
+		p.state = StateLimits{Nodes: h.GetStateNodes(), Bytes: h.GetStateBytes()}
+	}
 	if p.speaks() && n.config == nil {
 		n.report(p)
 		n.found()

@@ -317,6 +317,7 @@ type NodeOptions struct {
 	SnapshotSlots  int            // snapshot after so many slots, default 50,000
 	SnapshotBytes  int64          // or so many bytes of commands, default 64 MiB
 	TrailSlots     int            // slots kept in the log behind the older snapshot, default 10,000
+	State          StateLimits    // what this process can hold
 	WallHours      uint64         // hours since 2025-01-01: high part of the first revision, when founding
 	NewIdentity    func() uint64  // random cell identity, when founding
 	Now            time.Duration
@@ -356,4 +357,9 @@ type NodeStatus struct {
 	Founded      bool
 	Founding     string // what it waits for, while not founded
 	Connected    map[paxos.ReplicaID]bool
+	State        map[paxos.ReplicaID]StateLimits // what each member has last said that it can hold
 }
+
+// StateLimits are the most nodes and bytes of state that a process can hold; 0:
+// no limit, or none was told.
+type StateLimits struct{ Nodes, Bytes uint64 }

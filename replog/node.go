@@ -74,6 +74,8 @@ type peer struct {
 	report    *pb.Founding  // what it said of itself before founding
 	noted     string        // last refusal that was noted
 	notedAt   time.Duration
+	// state is what it last said it can hold, also when it is not connected.
+	state StateLimits
 
 	serve serving
 }
@@ -239,7 +241,27 @@ func (n *Node) Hello() *pb.PeerHello {
 		ClientAddress: n.o.ClientAddress,
 		PeerAddress:   n.o.PeerAddress,
 		Version:       PeerVersion,
+		StateNodes:    n.o.State.Nodes,
+		StateBytes:    n.o.State.Bytes,
 	}
+}
+
+// StateLimits is the most that every member can hold, as far as they have said:
+// the smallest of each, this replica's own included.
+func (n *Node) StateLimits() StateLimits {
+	least := n.o.State
+	for _, p := range n.peers {
+		least.Nodes, least.Bytes = smaller(least.Nodes, p.state.Nodes), smaller(least.Bytes, p.state.Bytes)
+	}
+	return least
+}
+
+// smaller is the smaller of two limits of which 0 is none.
+func smaller(a, b uint64) uint64 {
+	if a == 0 || b != 0 && b < a {
+		return b
+	}
+	return a
 }
 
 // Status is a view for people.
@@ -250,9 +272,11 @@ func (n *Node) Status() NodeStatus {
 		SnapshotSlot: n.keep.newest,
 		Founded:      n.config != nil,
 		Connected:    make(map[paxos.ReplicaID]bool, len(n.peers)),
+		State:        map[paxos.ReplicaID]StateLimits{n.id: n.o.State},
 	}
 	for _, p := range n.peers {
 		s.Connected[p.id] = p.speaks()
+		s.State[p.id] = p.state
 	}
 	if n.config == nil {
 		s.Founding = n.foundingText()

@@ -140,7 +140,7 @@ func (p *peers) founded(c *paxos.Configuration) {
 		Cell: p.hello.Cell, Name: p.hello.Name, Replica: p.hello.Replica, Incarnation: p.hello.Incarnation,
 		CellIdentity: c.CellIdentity, Founded: true,
 		ClientAddress: p.hello.ClientAddress, PeerAddress: p.hello.PeerAddress, Version: p.hello.Version,
-		Process: p.hello.Process,
+		Process: p.hello.Process, StateNodes: p.hello.StateNodes, StateBytes: p.hello.StateBytes,
 	}
 	p.hello = h
 	p.Founded(c)
