@@ -10,7 +10,7 @@ PROTOS  := store/pb/store.proto internal/wire/pb/lockd.proto replog/pb/replog.pr
 # without it and say so.
 RACE := $(shell if command -v cc >/dev/null 2>&1 && [ "$$($(GO) env CGO_ENABLED)" = 1 ]; then echo -race; fi)
 
-.PHONY: help build run demo test check cases sim attack bench bench-pair bench-zookeeper proto fuzz soak slow-link
+.PHONY: help build run demo test check cases sim attack bench bench-pair bench-zookeeper proto fuzz soak slow-link watch-count
 
 help: ## list the targets
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -62,6 +62,9 @@ fuzz: ## fuzz every decoder (FOR=60s says how long for each, ONLY=pattern which)
 
 slow-link: ## large writes in a cell whose replicas have links of 12 Mbit/s, and of 1 Mbit/s with 300 ms one way
 	LOCKD_SLOW=1 $(GO) test -count=1 -timeout 20m -run '^TestLargeWritesOnSlowLinks$$' -v ./internal/e2e
+
+watch-count: ## 100,000 creations and deletions by eight writers; four watchers are told each of them
+	LOCKD_LONG=1 $(GO) test -count=1 -timeout 20m -run '^TestCountingWatchers$$|^TestFrozenWatcher$$' -v ./internal/e2e
 
 soak: ## the long tier: a real cell under load and kills for ten minutes, as long of simulator, every fuzz target
 	LOCKD_SOAK=10m $(GO) test -count=1 -timeout 30m -run '^TestSoak' -v ./internal/e2e

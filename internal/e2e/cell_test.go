@@ -28,7 +28,7 @@ var soakFor = os.Getenv("LOCKD_SOAK")
 func TestMain(m *testing.M) {
 	os.Exit(func() int {
 		// lockd refuses what stands in its environment and is no flag of it.
-		for _, name := range []string{"LOCKD_SOAK", "LOCKD_SLOW"} {
+		for _, name := range []string{"LOCKD_SOAK", "LOCKD_SLOW", "LOCKD_LONG"} {
 			if err := os.Unsetenv(name); err != nil {
 				fmt.Fprintln(os.Stderr, err)
 				return 1
