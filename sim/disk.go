@@ -117,7 +117,9 @@ func (d *disk) next() {
 		return
 	}
 	d.flushing = true
-	d.later(d.latency(), func() {
+	wait := d.latency()
+	d.p.dieAmid(wait, bytesOf(records))
+	d.later(wait, func() {
 		d.flushing = false
 		if d.must("flush", d.p.storage.Sync()) {
 			d.flushDone(batch)
@@ -316,7 +318,7 @@ func isDiskFault(err error) bool {
 // crash loses what was not flushed.
 func (d *disk) crash() {
 	d.queue, d.beside, d.stuck = nil, nil, nil
-	if d.flushing && (d.p.w.plan.scripted || d.p.w.diskRandom.chance(700_000)) {
+	if d.flushing && (d.p.w.plan.scripted || d.p.amid || d.p.w.diskRandom.chance(700_000)) {
 		// All of it is written, and the flush does not end.
 		d.p.fs.StopAfter(1)
 		if err := d.p.storage.Sync(); err == nil {

@@ -23,7 +23,13 @@ func (p *process) crashDisk() {
 	}
 	kind := w.diskRandom.below(10)
 	unsynced := p.fs.Unsynced()
+	amid := p.amid
+	p.amid = false
 	switch {
+	case amid && kind < 7:
+		w.happened(FaultPowerCut)
+		p.tear(unsynced)
+		p.tearRecord()
 	case (kind < 2 || p.pageCacheLies) && !power:
 		w.happened(FaultKilled)
 		p.fs = p.fs.Kill()
@@ -116,7 +122,7 @@ func (p *process) tearRecord() {
 		end = int64(len(bytes.TrimRight(withoutMarks(data), "\x00")))
 		marks = markBlocks(data)
 	}
-	cut := end - 1 - p.w.diskRandom.skewed(0, 4*logBlock)
+	cut := end - p.w.diskRandom.skewed(1, 4*logBlock)
 	p.fs = p.fs.CrashKeep(func(name string, offset int64) bool {
 		return name == last && offset < cut&^511 && !marks[offset&^(logBlock-1)]
 	})

@@ -2,6 +2,7 @@ package sim
 
 import (
 	"github.com/seed70370324/lockd/lockd/replica"
+	"github.com/seed70370324/lockd/paxos"
 )
 
 // downTime draws how long a crashed process stays away.
@@ -45,7 +46,44 @@ func (w *World) faultCrash() {
 		}
 		return
 	}
-	w.crashAndRestart(w.target(), "killed")
+	p := w.target()
+	if w.plan.tearing && p.up && w.faultRandom.chance(500_000) {
+		p.doomed = 30
+		return
+	}
+	w.crashAndRestart(p, "killed")
+}
+
+func bytesOf(records []*paxos.Record) (n int) {
+	for _, r := range records {
+		for i := range r.Entries {
+			for _, c := range r.Entries[i].Value.Commands {
+				n += len(c)
+			}
+		}
+	}
+	return n
+}
+
+// dieAmid takes the power of a doomed process while its log is being flushed: at
+// a time drawn by chance little is ever under way.
+func (p *process) dieAmid(flush int64, bytes int) {
+	w := p.w
+	if p.doomed == 0 || !w.faulty {
+		return
+	}
+	if p.doomed--; bytes < 1000 && p.doomed > 0 {
+		return
+	}
+	p.doomed = 0
+	boot := p.boot
+	w.after(w.faultRandom.below(flush+1), func() {
+		if p.up && p.boot == boot && p.disk.flushing {
+			w.happened(FaultDiedAmid)
+			p.powerGone, p.amid = true, true
+			w.crashAndRestart(p, "its power goes amid a flush")
+		}
+	})
 }
 
 // target draws a replica, the master more often than the others.

@@ -24,6 +24,10 @@ func (p *plan) drawMore() {
 	if s.chance(80_000) {
 		p.noise, p.load.valueBytes = true, pick(s, []int64{20_000, 60_000})
 	}
+	if p.tearing && s.chance(600_000) {
+		// What is torn has to be longer than a sector, and no zeros.
+		p.noise, p.load.valueBytes = true, max(p.load.valueBytes, 4000)
+	}
 	if s.chance(150_000) {
 		p.calm = millisecond // trouble while the cell is founded
 	}

@@ -54,6 +54,8 @@ type process struct {
 	spoiled   bool     // the disk has rotted
 	emptied   bool     // the disk was exchanged for an empty one
 	powerGone bool     // the next crash takes the power too
+	doomed    int      // and it comes amid the next long flush of the log, or the last of so many
+	amid      bool     // it has come so
 	full      bool     // nothing more fits on the disk
 	// pageCacheLies: a flush has failed and only the process has ended: what was
 	// not flushed is still seen and will never be durable.
@@ -92,6 +94,7 @@ func (p *process) start() {
 	p.connected = make([]bool, len(w.replicas))
 	p.conns, p.connOrder = map[replica.ConnID]*conn{}, nil
 	p.spoken = lane.Rank{}
+	p.doomed = 0
 	p.disk = disk{p: p, hung: p.disk.hung, slow: p.disk.slow}
 	if w.faulty && w.faultRandom.chance(w.plan.crashInOpen) {
 		p.fs.StopAfter(int(w.faultRandom.below(12)))
