@@ -56,6 +56,7 @@ const (
 	FaultClientKilled
 	FaultHolderSeized
 	FaultHalfCut
+	FaultSetAside
 	FaultDiedAmid
 	FaultTailCut
 	FaultRefusedByLimit
@@ -77,7 +78,7 @@ var faultNames = [Faults]string{"killed processes", "power cuts", "power cuts of
 	"rotten records", "rotten marks", "rotten snapshots", "rotten identities", "emptied disks", "second processes",
 	"refused as damaged", "refused as doubtful", "refused as emptied", "snapshots installed", "frozen replicas", "partitions", "one-way partitions",
 	"lost messages", "doubled messages", "late messages", "messages of an earlier boot", "broken connections", "hand-overs", "stretched ways", "relays of the lead",
-	"leaders cut off amid accepts", "crashes after a promise", "crashes after a vote", "frozen clients", "killed clients", "seized holders", "connections lost by one side", "power cuts amid a flush", "torn tails cut", "requests refused by a limit", "log entries read back from the disk",
+	"leaders cut off amid accepts", "crashes after a promise", "crashes after a vote", "frozen clients", "killed clients", "seized holders", "connections lost by one side", "replicas mended after the others", "power cuts amid a flush", "torn tails cut", "requests refused by a limit", "log entries read back from the disk",
 	"multis that failed", "snapshots received in several pieces", "sessions closed while work stops", "breaks of another fence", "killed masters",
 	"slots held back", "hedged slots", "misses of thrift"}
 

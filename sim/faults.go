@@ -96,7 +96,7 @@ func (w *World) target() *process {
 
 func (w *World) master() *process {
 	for _, p := range w.replicas {
-		if p.up && p.role.Master {
+		if p.up && p.role.Master && !p.aside {
 			return p
 		}
 	}
@@ -338,6 +338,10 @@ func (w *World) heal() {
 		}
 	}
 	for _, p := range w.replicas {
+		if p.aside {
+			w.afflict(p)
+			continue
+		}
 		for p.pauses > 0 {
 			p.resume()
 		}

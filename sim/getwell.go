@@ -7,6 +7,10 @@ import (
 	"github.com/seed70370324/lockd/store"
 )
 
+// failoverWithin bounds how long after the end of all faults, or after they
+// ended for a majority, a cell may be without a master.
+const failoverWithin = 12 * second
+
 // getWell lets the clients work on for a moment without faults, then finish,
 // and demands that everything comes to rest in a good state.
 func (w *World) getWell() {
@@ -15,12 +19,15 @@ func (w *World) getWell() {
 	w.trace.add(w.now, "winding")
 	w.tell("net", "the clients begin nothing new")
 	w.rest(w.plan.wellWithin())
+	if w.failure == nil && w.takeBack() {
+		w.rest(w.plan.wellWithin())
+	}
 }
 
 // rest runs until nothing is open any more.
 func (w *World) rest(within int64) {
 	until := w.now + within
-	next := int64(0)
+	next, ruled := int64(0), w.now
 	why := ""
 	w.run(until, func() bool {
 		if w.now < next {
@@ -28,6 +35,11 @@ func (w *World) rest(within int64) {
 		}
 		next = w.now + 100*millisecond
 		why = w.unsettled()
+		if w.master() != nil {
+			ruled = w.now
+		} else if w.now-ruled > failoverWithin {
+			w.fail("progress", "without any fault there was no master for %s", tellTime(w.now-ruled))
+		}
 		return why == ""
 	})
 	if w.failure == nil && why != "" {
@@ -40,7 +52,7 @@ func (w *World) unsettled() string {
 	master := ""
 	for _, p := range w.replicas {
 		switch {
-		case p.refused != nil:
+		case p.refused != nil || p.aside:
 			continue
 		case !p.up:
 			return p.name + " is down"
@@ -54,7 +66,7 @@ func (w *World) unsettled() string {
 		return "there is no master"
 	}
 	for _, p := range w.replicas {
-		if p.refused == nil && int(p.applied) != len(w.history.slots) {
+		if p.refused == nil && !p.aside && int(p.applied) != len(w.history.slots) {
 			return fmt.Sprintf("%s has applied slot %d of %d", p.name, p.applied, len(w.history.slots))
 		}
 	}

@@ -67,7 +67,7 @@ type plan struct {
 	noise        bool  // what is written does not compress
 	turnMost     int64 // a turn of a slow replica begins so late
 	slowReplicas int   // how many, from the first
-	healMinority bool  // at the end only a majority is mended at first
+	healMajority bool  // at the end only a majority is mended at first
 }
 
 // workload says what the clients do.

@@ -44,7 +44,7 @@ func (p *plan) drawMore() {
 	if s.chance(15_000) {
 		p.drawLong(s)
 	}
-	p.healMinority = s.chance(300_000)
+	p.healMajority = s.chance(300_000)
 	p.load.ephemeralLocks = s.chance(300_000)
 	p.load.hastyClose = s.chance(300_000)
 }

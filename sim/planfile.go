@@ -52,7 +52,7 @@ func (p *plan) fields() []planField {
 		{name: "snapshot-bytes", n: &p.limits.snapshotBytes, off: true}, {name: "pending", count: &p.limits.pending, off: true},
 		{name: "pending-session", count: &p.limits.pendingSession, off: true}, {name: "watches", count: &p.limits.watches, off: true},
 		{name: "room", count: &p.limits.room, off: true}, {name: "noise", b: &p.noise, off: true}, {name: "turn-most", t: &p.turnMost, off: true},
-		{name: "slow-replicas", count: &p.slowReplicas, off: true}, {name: "heal-minority", b: &p.healMinority, off: true},
+		{name: "slow-replicas", count: &p.slowReplicas, off: true}, {name: "heal-majority", b: &p.healMajority, off: true},
 		{name: "lease-most", t: &l.leaseMost, off: true}, {name: "ephemeral-locks", b: &l.ephemeralLocks, off: true},
 		{name: "hasty-close", b: &l.hastyClose, off: true},
 		{name: "outstanding", count: &l.outstanding}, {name: "lease", t: &l.lease}, {name: "value-bytes", n: &l.valueBytes, off: true},

@@ -38,7 +38,8 @@ type process struct {
 	up        bool
 	boot      int // counts the starts: what was under way for an earlier one is void
 	refused   error
-	pauses    int // pauses in force
+	aside     bool // its fault outlasts all others
+	pauses    int  // pauses in force
 	role      replica.Role
 	rep       *replica.Replica
 	storage   *replog.Storage

@@ -166,6 +166,7 @@ func (w *World) playParts() {
 	if w.workOnly {
 		return
 	}
+	w.setAside()
 	w.heal()
 	if w.unfoundable() {
 		// Founding needs every member. Nothing was chosen, nobody was served.
