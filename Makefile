@@ -10,7 +10,7 @@ PROTOS  := store/pb/store.proto internal/wire/pb/lockd.proto replog/pb/replog.pr
 # without it and say so.
 RACE := $(shell if command -v cc >/dev/null 2>&1 && [ "$$($(GO) env CGO_ENABLED)" = 1 ]; then echo -race; fi)
 
-.PHONY: help build run demo test check cases sim attack bench bench-pair bench-zookeeper proto fuzz soak slow-link watch-count
+.PHONY: help build run demo test check cases sim sim-coverage attack bench bench-pair bench-zookeeper proto fuzz soak slow-link watch-count
 
 help: ## list the targets
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -35,6 +35,15 @@ check: ## vet, staticcheck, formatting, generated code, builds for darwin and ar
 cases: ## one test for each fault that was once seen (ONLY=text: those lines of internal/tools/cases/list.txt)
 	cd internal/tools && $(GO) build -o ../../.cache/cases ./cases
 	@.cache/cases '$(ONLY)'
+
+COVERED = ./paxos,./replog,./store,./lockd/master,./lockd/replica,./client/machine
+SEEDS ?= 300
+sim-coverage: ## which statements of what decides random runs reach (SEEDS=300; MISSED=-missed lists the others)
+	rm -rf .cache/cover && mkdir -p .cache/cover
+	$(GO) build -cover -coverpkg=$(COVERED) -o .cache/sim-cover ./sim/cmd/sim
+	GOCOVERDIR=.cache/cover .cache/sim-cover -n $(SEEDS)
+	$(GO) tool covdata textfmt -i=.cache/cover -o=.cache/cover.txt
+	$(GO) run ./sim/cmd/coverage $(MISSED) .cache/cover.txt
 
 sim: ## run the simulator on fresh seeds (FOR=60s says how long)
 	$(GO) run ./sim/cmd/sim -for $(FOR)

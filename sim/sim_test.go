@@ -4,13 +4,17 @@ import (
 	"bytes"
 	"crypto/rand"
 	"encoding/binary"
+	"runtime/debug"
 	"testing"
 	"time"
 
 	"go.uber.org/goleak"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) {
+	debug.SetGCPercent(1000) // little lives for long
+	goleak.VerifyTestMain(m)
+}
 
 // fixedSeeds are seeds that once failed, each for its own reason, and some
 // that show much: they are run for ever.

@@ -3,6 +3,7 @@
 //	sim -seed N              repeats one run and prints its story
 //	sim -for 60s             fresh seeds on all cores for that long
 //	sim -n N                 N fresh seeds
+//	sim -n N -from SEED -progress FILE   a long row, which goes on where it was interrupted
 //	sim -seeds A-B           these seeds
 //	sim -seed N -shrink      makes a failing run shorter, writes its plan
 //	sim -plan FILE           runs a plan and prints its story
@@ -31,6 +32,8 @@ type options struct {
 	seed    string
 	seeds   string
 	n       int
+	from    string
+	notes   string
 	last    time.Duration
 	script  string
 	plan    string
@@ -49,6 +52,8 @@ func main() {
 	flag.StringVar(&o.seed, "seed", "", "repeat the run of this seed and print its story")
 	flag.StringVar(&o.seeds, "seeds", "", "run the seeds A-B")
 	flag.IntVar(&o.n, "n", 0, "run so many fresh seeds")
+	flag.StringVar(&o.from, "from", "", "with -n: the first seed, instead of a fresh one")
+	flag.StringVar(&o.notes, "progress", "", "with -n and -from: a file that says what has been run; an interrupted row goes on from there")
 	flag.DurationVar(&o.last, "for", 0, "run fresh seeds for so long")
 	flag.StringVar(&o.script, "script", "", "play the script in this file; with -v with its story")
 	flag.StringVar(&o.plan, "plan", "", "run the plan in this file and print its story")
@@ -61,7 +66,8 @@ func main() {
 	flag.BoolVar(&o.verbose, "v", false, "a line for each run")
 	flag.IntVar(&o.workers, "workers", 0, "runs at a time (default: one for each core)")
 	flag.Parse()
-	debug.SetGCPercent(300)
+	// Little lives for long: most of the time would go into looking for what does.
+	debug.SetGCPercent(2000)
 	failed, err := run(o)
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "sim:", err)
@@ -101,12 +107,30 @@ func run(o options) (failed bool, err error) {
 	if b.Next, err = source(o); err != nil {
 		return false, err
 	}
-	if o.verbose {
-		b.Each = func(r sim.Report) { fmt.Println(line(r)) }
+	var before *progress
+	if o.notes != "" {
+		if before, err = progressOf(o); err != nil {
+			return false, err
+		}
+		b.Next = before.next(b.Next)
+	}
+	b.Each = func(r sim.Report) {
+		if o.verbose {
+			fmt.Println(line(r))
+		}
+		if before != nil {
+			before.ran(r)
+		}
 	}
 	r := b.Run()
+	if before != nil {
+		fmt.Printf("seeds run before, by %s: %d passed, %d failed %v\n", o.notes, before.passed, len(before.failed), before.failed)
+		r.Passed += before.passed
+		r.Failed += len(before.failed)
+		err = errors.Join(before.err, before.file.Close())
+	}
 	report(r, o)
-	return r.Failed > 0, nil
+	return r.Failed > 0, err
 }
 
 // source makes the seeds that the flags ask for.
@@ -135,6 +159,12 @@ func source(o options) (func() (uint64, bool), error) {
 		return nil, fmt.Errorf("drawing the first seed: %w", err)
 	}
 	base := binary.LittleEndian.Uint64(random[:]) >> 24
+	if o.from != "" {
+		var err error
+		if base, err = strconv.ParseUint(o.from, 0, 64); err != nil {
+			return nil, fmt.Errorf("-from wants a number: %w", err)
+		}
+	}
 	fmt.Printf("first seed %d\n", base)
 	end := time.Now().Add(o.last)
 	next := base
@@ -145,6 +175,23 @@ func source(o options) (func() (uint64, bool), error) {
 		}
 		return next - 1, time.Now().Before(end)
 	}, nil
+}
+
+// progressOf opens the progress of the row of seeds that the flags name.
+func progressOf(o options) (*progress, error) {
+	from, err := strconv.ParseUint(o.from, 0, 64)
+	if err != nil || o.n <= 0 {
+		return nil, errors.New("-progress wants a row of seeds with a name: -n N -from SEED")
+	}
+	commit := "an unknown commit"
+	if info, ok := debug.ReadBuildInfo(); ok {
+		for _, s := range info.Settings {
+			if s.Key == "vcs.revision" {
+				commit = s.Value
+			}
+		}
+	}
+	return openProgress(o.notes, from, o.n, commit)
 }
 
 // script plays a script.
