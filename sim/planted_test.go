@@ -57,7 +57,8 @@ var plantedScripts = []struct {
 // plantedElsewhere are found by the tests of a package, which plant them
 // themselves.
 var plantedElsewhere = map[string][]invariant.Bug{
-	"lockd/replica": {invariant.DroppedKeepsItsBytes, invariant.LeaseAheadOfNews, invariant.NotedGetsLease, invariant.ExpiresInHand},
+	"lockd/replica": {invariant.DroppedKeepsItsBytes, invariant.LeaseAheadOfNews, invariant.NotedGetsLease, invariant.ExpiresInHand,
+		invariant.WatchSkips},
 	"paxos": {invariant.ValueOfAnyBallot, invariant.CatchUpGivesAccepted, invariant.MinorityKeepsLead, invariant.LearnersPromise,
 		invariant.LeaderLearns},
 	"replog/lane": {invariant.PartsOutOfPlace},
