@@ -8,8 +8,10 @@ import (
 )
 
 // failoverWithin bounds how long after the end of all faults, or after they
-// ended for a majority, a cell may be without a master.
-const failoverWithin = 12 * second
+// ended for a majority, a cell may be without a master. A candidate that has won
+// with the promise of a replica that nobody hears any more waits 15 s for what
+// that one alone has; without that it would be a few.
+const failoverWithin = 25 * second
 
 // getWell lets the clients work on for a moment without faults, then finish,
 // and demands that everything comes to rest in a good state.
