@@ -4,6 +4,7 @@ import (
 	"github.com/seed70370324/lockd/paxos"
 	"github.com/seed70370324/lockd/replog"
 	"github.com/seed70370324/lockd/replog/pb"
+	storepb "github.com/seed70370324/lockd/store/pb"
 )
 
 // said is what a replica has let out of its hands: promises and votes that
@@ -132,7 +133,41 @@ func (p *process) checkRemembers(o *replog.Opened) {
 		}
 	}
 	if lowest != 0 {
+		p.tellDisk(o, lowest)
 		w.fail("memory", "%s had voted in slot %d at %v and after its restart does not know it", p.name, lowest, p.said.voted[lowest])
+	}
+}
+
+// tellDisk says what a disk holds around a slot that it should know.
+func (p *process) tellDisk(o *replog.Opened, slot paxos.Slot) {
+	if !p.w.telling() {
+		return
+	}
+	p.w.tell(p.name, "its disk holds: promised %v, chosen %d, snapshot %d", o.Paxos.Promised, o.Paxos.Chosen, o.Paxos.Applied)
+	for i := range o.Paxos.Entries {
+		if e := &o.Paxos.Entries[i]; e.Slot+4 >= slot && e.Slot <= slot+4 {
+			p.w.tell(p.name, "its disk holds: slot %d at %v (chosen %v), %s", e.Slot, e.Ballot, e.Chosen, tellValue(&e.Value))
+		}
+	}
+}
+
+// tellExpiries says which sessions a master proposes to expire.
+func (p *process) tellExpiries(e *replog.Effects) {
+	if !p.w.telling() || !p.role.Master {
+		return
+	}
+	for _, a := range e.Append {
+		if a.Record == nil {
+			continue
+		}
+		for i := range a.Record.Entries {
+			for _, c := range a.Record.Entries[i].Value.Commands {
+				m := new(storepb.Command)
+				if err := m.UnmarshalVT(c); err == nil && m.GetExpireSession() != nil {
+					p.w.tell(p.name, "proposes to expire session %s", short(m.GetExpireSession().GetSession()))
+				}
+			}
+		}
 	}
 }
 

@@ -343,6 +343,7 @@ func (p *process) sleep() {
 
 // performLog hands disk and peers their part.
 func (p *process) performLog(e *replog.Effects) {
+	p.tellExpiries(e)
 	for _, s := range e.Send {
 		p.w.sendPeer(p, s)
 	}
