@@ -56,6 +56,9 @@ func (f *daemonFlags) define(cmd *cobra.Command) {
 	flags.Int64Var(&t.SnapshotBytes, "snapshot-bytes", 0, "or after so many bytes of commands (0: the default, 64 MiB)")
 	flags.IntVar(&t.TrailSlots, "trail-slots", 0, "keep so many slots in the log behind the older snapshot (0: the default, 10000)")
 	flags.Int64Var(&t.SegmentBytes, "segment-bytes", 0, "size of a log file (0: the default, 64 MiB)")
+	flags.IntVar(&c.Limits.MaxStateNodes, "max-state-nodes", 0, "most nodes of the whole state; the smallest of all replicas counts (0: by --max-state-bytes)")
+	flags.Int64Var(&c.Limits.MaxStateBytes, "max-state-bytes", 0, "most bytes of the whole state; the smallest of all replicas counts (0: a quarter of the memory)")
+	f.names = append(f.names, "max-state-nodes", "max-state-bytes")
 	f.names = append(f.names, "insecure", "exit-with-stdin", "snapshot-slots", "snapshot-bytes", "trail-slots", "segment-bytes")
 	hidden := []string{"exit-with-stdin"}
 	for _, d := range []struct {
@@ -143,6 +146,8 @@ func (f *daemonFlags) finish() (server.Config, error) {
 		{"snapshot-bytes", t.SnapshotBytes, t.SnapshotBytes < 0},
 		{"trail-slots", t.TrailSlots, t.TrailSlots < 0},
 		{"segment-bytes", t.SegmentBytes, t.SegmentBytes < 0},
+		{"max-state-nodes", c.Limits.MaxStateNodes, c.Limits.MaxStateNodes < 0},
+		{"max-state-bytes", c.Limits.MaxStateBytes, c.Limits.MaxStateBytes < 0},
 		{"heartbeat", t.Heartbeat, t.Heartbeat < 0},
 		{"election-min", t.ElectionMin, t.ElectionMin < 0},
 		{"election-max", t.ElectionMax, t.ElectionMax < 0},

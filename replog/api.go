@@ -345,6 +345,8 @@ type NodeAPI interface {
 	// but a Tick comes: see paxos.Replica.Due.
 	Due(now time.Duration) time.Duration
 	Status() NodeStatus
+	// StateLimits is the most that every member can hold, as far as they have said.
+	StateLimits() StateLimits
 	// MemberName and so on for people.
 	Configuration() *paxos.Configuration
 }

@@ -40,6 +40,7 @@ func (m *Master) Command(now time.Duration, command []byte, r *storepb.Result, c
 		_, nonce := field(h.body, openNonce)
 		if o := m.opening[string(nonce)]; o != nil && o.applied == nil {
 			o.applied = r
+			m.growing = m.growing.minus(o.grows)
 			m.opened(o)
 		}
 	case opExpire:
@@ -145,6 +146,7 @@ func (m *Master) Dropped(now time.Duration, commands [][]byte) {
 			_, nonce := field(h.body, openNonce)
 			if o := m.opening[string(nonce)]; o != nil && o.applied == nil {
 				delete(m.opening, o.nonce)
+				m.growing = m.growing.minus(o.grows)
 				m.sendError(o.conn, &wirepb.Error{Code: wirepb.ErrorCode_OVERLOADED, Id: o.id, RetryAfterMs: retryOverloaded,
 					Text: "the log did not take it; try again soon"})
 			}

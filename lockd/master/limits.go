@@ -24,6 +24,15 @@ const (
 	LimitConnReads    = "connection_reads"
 	LimitKeepAlive    = "keepalive_sessions"
 	LimitClientFrame  = "client_frame"
+	LimitStateNodes   = "state_nodes"
+	LimitStateBytes   = "state_bytes"
+)
+
+// The limits of the state where neither a flag nor the machine's memory says
+// another.
+const (
+	DefaultStateNodes = 2 << 20
+	DefaultStateBytes = 1 << 30
 )
 
 // Limits lists the limits of a master with these options: what it lets
@@ -45,6 +54,8 @@ func (o Options) Limits() []store.Limit {
 		{Name: LimitConnReads, Value: maxWaiting},
 		{Name: LimitKeepAlive, Value: maxKeepAlive},
 		{Name: LimitClientFrame, Value: minClientFrame},
+		{Name: LimitStateNodes, Value: DefaultStateNodes},
+		{Name: LimitStateBytes, Value: DefaultStateBytes},
 	}
 }
 

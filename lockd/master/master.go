@@ -156,19 +156,21 @@ type Master struct {
 	dirty []*conn // have messages queued, in the order of their first one
 
 	// Of the master; empty unless role.active.
-	sessions  map[uint64]*session
-	deadlines *btree.BTreeG[deadline] // of sessions, in lease time
-	silence   *btree.BTreeG[deadline] // when to look whether a session is silent, in lease time
-	clears    []uint64                // sessions whose notes are to be cleared
-	held      *btree.BTreeG[heldUntil]
-	opening   map[string]*opening // by nonce
-	pending   int                 // requests proposed and not applied
-	bytes     int                 // of their commands
-	expiring  int                 // sessions whose expiry is proposed
-	rounds    rounds
-	watches   watches
-	timers    timers
-	acks      []ackDue
+	sessions   map[uint64]*session
+	deadlines  *btree.BTreeG[deadline] // of sessions, in lease time
+	silence    *btree.BTreeG[deadline] // when to look whether a session is silent, in lease time
+	clears     []uint64                // sessions whose notes are to be cleared
+	held       *btree.BTreeG[heldUntil]
+	opening    map[string]*opening // by nonce
+	pending    int                 // requests proposed and not applied
+	bytes      int                 // of their commands
+	growing    size                // what they, and openings, may add to the state
+	stateLimit size                // not of the mastership: see SetStateLimit
+	expiring   int                 // sessions whose expiry is proposed
+	rounds     rounds
+	watches    watches
+	timers     timers
+	acks       []ackDue
 
 	proposals [][]byte
 	proposal  storepb.Command // of a request, until it is encoded: all its fields are set anew
@@ -220,6 +222,7 @@ func (m *Master) forget() {
 	m.held = btree.NewG(32, heldUntil.less)
 	m.opening = make(map[string]*opening)
 	m.pending, m.bytes, m.expiring = 0, 0, 0
+	m.growing = size{}
 	m.rounds.forget()
 	m.watches.forget()
 	m.timers = timers{}
@@ -346,6 +349,8 @@ func (m *Master) Counters() Counters {
 type InFlight struct {
 	Requests, Bytes int // proposed and not applied
 	Openings        int // sessions
+	Nodes           int // that requests and openings may add to the state
+	StateBytes      int64
 	Expiries        int
 	Waiting         int // messages that wait for a proof of leadership
 	Reads           int // reads and watches among these
@@ -353,7 +358,8 @@ type InFlight struct {
 
 // InFlight returns what is under way.
 func (m *Master) InFlight() InFlight {
-	f := InFlight{Requests: m.pending, Bytes: m.bytes, Openings: len(m.opening), Expiries: m.expiring, Reads: m.rounds.reads}
+	f := InFlight{Requests: m.pending, Bytes: m.bytes, Openings: len(m.opening), Expiries: m.expiring, Reads: m.rounds.reads,
+		Nodes: m.growing.nodes, StateBytes: m.growing.bytes}
 	for _, c := range m.conns {
 		f.Waiting += c.waiting
 	}

@@ -15,6 +15,7 @@ import (
 type request struct {
 	number uint64
 	bytes  int
+	grows  size
 }
 
 // allowed says what a client may ask the log for, and whether a limit may
@@ -72,6 +73,11 @@ func (m *Master) request(c *conn, r *wirepb.Request) {
 		m.limited(c, limit, &wirepb.Error{Code: wirepb.ErrorCode_OVERLOADED, Session: id, Number: number, Text: text})
 		return
 	}
+	grows := growthMax(cmd)
+	if limit, text := m.full(cmd, grows); limit != "" {
+		m.refuseFull(c, limit, text, &wirepb.Error{Session: id, Number: number})
+		return
+	}
 	if m.endless(s) {
 		m.cutOff(c, LimitSessionCalls, wirepb.ErrorCode_TOO_MANY, fmt.Sprintf(
 			"%d requests of session %d have no answer yet, the limit is %d; wait for some", len(s.requests), id, m.o.MaxPendingSession))
@@ -87,9 +93,10 @@ func (m *Master) request(c *conn, r *wirepb.Request) {
 	p.Op = cmd.GetOp()
 	size := m.propose(p)
 	p.Op = nil // the client's message is not kept
-	s.requests = slices.Insert(s.requests, i, request{number, size})
+	s.requests = slices.Insert(s.requests, i, request{number, size, grows})
 	m.pending++
 	m.bytes += size
+	m.growing = m.growing.plus(grows)
 }
 
 // find returns where number stands among the session's requests.
@@ -157,6 +164,7 @@ func (m *Master) done(s *session, number uint64) bool {
 		return false
 	}
 	m.pending--
+	m.growing = m.growing.minus(s.requests[i].grows)
 	if !invariant.Planted(invariant.DroppedKeepsItsBytes) {
 		m.bytes -= s.requests[i].bytes
 	}

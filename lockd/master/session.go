@@ -52,6 +52,7 @@ type opening struct {
 	id      uint64 // the client's
 	conn    *conn
 	arrival time.Duration
+	grows   size // the state, until it is applied
 	// Both are needed for the answer.
 	applied *storepb.Result
 	proven  bool
@@ -132,14 +133,21 @@ func (m *Master) open(c *conn, o *wirepb.OpenSession) {
 		refuse(LimitCalls, wirepb.ErrorCode_OVERLOADED, fmt.Sprintf("the service has %d requests under way, the limit is %d: try again soon", n, m.o.MaxPending))
 		return
 	}
-	lease := o.GetLeaseMs()
-	if lease == 0 {
-		lease = uint64(defaultLease / time.Millisecond)
+	command := &storepb.Command{Op: &storepb.Command_OpenSession{OpenSession: &storepb.OpenSession{
+		Nonce: o.GetNonce(), LeaseMs: o.GetLeaseMs(), Client: o.GetClient()}}}
+	grows := growthMax(command)
+	if limit, text := m.full(command, grows); limit != "" && !repeat {
+		m.refuseFull(c, limit, text, &wirepb.Error{Id: id})
+		return
+	}
+	lease := &command.GetOpenSession().LeaseMs
+	if *lease == 0 {
+		*lease = uint64(defaultLease / time.Millisecond)
 	} // the store keeps it within its bounds, the answer says what it is
-	open := &opening{nonce: nonce, id: id, conn: c, arrival: m.now}
+	open := &opening{nonce: nonce, id: id, conn: c, arrival: m.now, grows: grows}
 	m.opening[nonce] = open
-	m.propose(&storepb.Command{Op: &storepb.Command_OpenSession{OpenSession: &storepb.OpenSession{
-		Nonce: o.GetNonce(), LeaseMs: lease, Client: o.GetClient()}}})
+	m.growing = m.growing.plus(grows)
+	m.propose(command)
 	m.wait(waiter{conn: c, arrival: m.now, open: open})
 }
 

@@ -151,6 +151,9 @@ type Metrics struct {
 	Thrift                                         paxos.ThriftCounts
 	Master                                         bool
 	InFlight                                       master.InFlight
+	// Size of the state, and the smallest limits of it that members told; 0: none.
+	StateBytes, StateBytesMax int64
+	StateNodesMax             int
 	// Limited counts what each limit has refused, by its name; nil: nothing.
 	Limited map[string]uint64
 }

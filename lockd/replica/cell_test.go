@@ -59,6 +59,7 @@ type handLog struct {
 	proposals int
 	handed    bool
 	cellTime  int64 // of the last tick
+	state     replog.StateLimits
 }
 
 func (l *handLog) leads() bool { return l.role.Role == paxos.Leader }
@@ -122,6 +123,8 @@ func (l *handLog) Status() replog.NodeStatus {
 		Connected: map[paxos.ReplicaID]bool{},
 	}
 }
+
+func (l *handLog) StateLimits() replog.StateLimits { return l.state }
 
 func (l *handLog) Configuration() *paxos.Configuration {
 	c := &paxos.Configuration{Cell: "test", CellIdentity: 0xce11, RevisionFloor: 1 << 40}

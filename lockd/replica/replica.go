@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"time"
 
 	"github.com/seed70370324/lockd/internal/invariant"
@@ -72,6 +73,7 @@ func build(o Options, found *replog.Opened, log func(replog.StateMachine) (replo
 		return nil, fmt.Errorf("starting the replica: %w", err)
 	}
 	r.node = node
+	r.limitState()
 	return r, nil
 }
 
@@ -200,6 +202,7 @@ func (r *Replica) stepLog(now time.Duration, ev replog.Event) {
 		// A label for the Lead entry, should there be one.
 		e.CellTime = r.cell.read(now)
 		r.node.Step(now, e)
+		r.limitState()
 		r.master.Tick(now)
 		r.noteFounding()
 		return
@@ -211,6 +214,12 @@ func (r *Replica) stepLog(now time.Duration, ev replog.Event) {
 		r.restoring = paxos.Slot(e.Meta.GetSlot())
 	}
 	r.node.Step(now, ev)
+}
+
+// limitState tells the master the smallest limits of the state that members have.
+func (r *Replica) limitState() {
+	l := r.node.StateLimits()
+	r.master.SetStateLimit(int(min(l.Nodes, math.MaxInt)), int64(min(l.Bytes, math.MaxInt64)))
 }
 
 // hear notes when the leader was last heard, for the age of stale reads.

@@ -156,7 +156,8 @@ func (r *Replica) Metrics() Metrics {
 	c := r.master.Counters()
 	n := r.node.Status()
 	serving, _ := r.master.Serving()
-	_, nodes := r.store.Counts()
+	nodes, bytes := r.store.Size()
+	nodesMax, bytesMax := r.master.StateLimit()
 	return Metrics{
 		Sessions: c.Sessions, Connections: c.Connections, Watches: c.Watches, Nodes: nodes, Pending: c.Pending,
 		WatchLogBytes: c.WatchLogBytes, WatchesBehind: c.WatchesBehind, WatchesMissed: c.WatchesMissed,
@@ -164,7 +165,8 @@ func (r *Replica) Metrics() Metrics {
 		Granted: c.Granted, Expired: c.Expired, Refused: c.Refused, Elections: c.Elections,
 		Chosen: uint64(n.Paxos.Chosen), Applied: uint64(n.Applied), Target: uint64(n.Paxos.Target),
 		Revision: r.store.Revision(), Epoch: r.store.Epoch(),
-		Master: serving, LogBytes: n.Paxos.LogBytes, InFlight: r.master.InFlight(), Limited: r.master.Refusals(), Thrift: n.Paxos.Thrift,
+		Master: serving, LogBytes: n.Paxos.LogBytes, InFlight: r.master.InFlight(),
+		StateBytes: bytes, StateBytesMax: bytesMax, StateNodesMax: nodesMax, Limited: r.master.Refusals(), Thrift: n.Paxos.Thrift,
 	}
 }
 

@@ -11,6 +11,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/seed70370324/lockd/lockd/master"
 	"github.com/seed70370324/lockd/lockd/replica"
 	"github.com/seed70370324/lockd/paxos"
 	"github.com/seed70370324/lockd/replog"
@@ -58,6 +59,8 @@ type Limits struct {
 	FrameTimeout   time.Duration // from the first byte of a frame to its last, default 30 s
 	WriteTimeout   time.Duration // for a client to take anything at all, default 20 s
 	MaxQueued      int           // bytes that wait for all clients to read them, default 1 GiB
+	MaxStateNodes  int           // nodes of the cell's state, default 2,097,152, or what the memory holds
+	MaxStateBytes  int64         // bytes of the cell's state, default 1 GiB, or a quarter of the memory
 	MaxWaiting     int           // bytes of all connections that wait for the loop, default 256 MiB
 }
 
@@ -79,6 +82,24 @@ func (l *Limits) fit(files uint64) bool {
 	}
 	l.MaxConnections = int(most)
 	return true
+}
+
+// nodeBytesLeast is what the state counts for a node at least, rounded down.
+const nodeBytesLeast = 256
+
+// fitMemory sets the limits of the state that were not given by the machine's
+// memory: a quarter, since the collector of garbage and a snapshot being taken may
+// need as much again each. 0: not known.
+func (l *Limits) fitMemory(memory uint64) {
+	if memory == 0 {
+		return
+	}
+	if l.MaxStateBytes == 0 {
+		l.MaxStateBytes = int64(min(memory/4, 1<<62))
+	}
+	if l.MaxStateNodes == 0 {
+		l.MaxStateNodes = int(l.MaxStateBytes / nodeBytesLeast)
+	}
 }
 
 // Tuning is for tests and for unusual machines.
@@ -203,6 +224,10 @@ func (c Config) withDefaults() Config {
 	orInt(&c.Limits.MaxPending, 1<<20)
 	orInt(&c.Limits.MaxQueued, 1<<30)
 	orInt(&c.Limits.MaxWaiting, 256<<20)
+	orInt(&c.Limits.MaxStateNodes, master.DefaultStateNodes)
+	if c.Limits.MaxStateBytes == 0 {
+		c.Limits.MaxStateBytes = master.DefaultStateBytes
+	}
 	orTime := func(v *time.Duration, d time.Duration) {
 		if *v == 0 {
 			*v = d
@@ -355,6 +380,7 @@ func (c *Config) replicaOptions() replica.Options {
 			SnapshotSlots:  c.Tuning.SnapshotSlots,
 			SnapshotBytes:  c.Tuning.SnapshotBytes,
 			TrailSlots:     c.Tuning.TrailSlots,
+			State:          replog.StateLimits{Nodes: uint64(c.Limits.MaxStateNodes), Bytes: uint64(c.Limits.MaxStateBytes)},
 		},
 		Version:        c.Version,
 		MaxFrame:       c.Limits.MaxFrame,

@@ -42,6 +42,7 @@ type Server struct {
 // the flags; another error, that a port cannot be had. Whoever does not go on
 // to Run must call Close.
 func New(cfg Config) (*Server, error) {
+	cfg.Limits.fitMemory(memoryBytes())
 	cfg = cfg.withDefaults()
 	if err := cfg.check(); err != nil {
 		return nil, err
