@@ -24,6 +24,8 @@ type Batch struct {
 	Workers int
 	// StopAtFailure ends the batch with the first failing seed.
 	StopAtFailure bool
+	// NoModel is that of the Options of each run.
+	NoModel bool
 }
 
 // Result of a batch.
@@ -61,7 +63,7 @@ func (b *Batch) Run() Result {
 				if !ok {
 					return
 				}
-				report, twice := runChecked(seed)
+				report, twice := runChecked(seed, b.NoModel)
 				mu.Lock()
 				r.add(report, twice)
 				stop = stop || (b.StopAtFailure && report.Failure != nil)
@@ -97,13 +99,13 @@ func (r *Result) add(report Report, twice bool) {
 
 // runChecked runs a seed, and some of them twice: the second run must have the
 // trace of the first, and tell the same story to the byte.
-func runChecked(seed uint64) (Report, bool) {
+func runChecked(seed uint64, noModel bool) (Report, bool) {
 	if seed%twiceOf != 0 {
-		return Run(Options{Seed: seed}), false
+		return Run(Options{Seed: seed, NoModel: noModel}), false
 	}
 	first, second := sha256.New(), sha256.New()
-	report := Run(Options{Seed: seed, Story: first})
-	again := Run(Options{Seed: seed, Story: second})
+	report := Run(Options{Seed: seed, Story: first, NoModel: noModel})
+	again := Run(Options{Seed: seed, Story: second, NoModel: noModel})
 	report.Simulated += again.Simulated
 	if again.Trace != report.Trace || again.Events != report.Events || !bytes.Equal(first.Sum(nil), second.Sum(nil)) {
 		report.Failure = &Failure{Check: "determinism", At: int64(again.Simulated),

@@ -179,6 +179,7 @@ func (w *World) checkEnd() {
 		p.check()
 		if p.up {
 			w.history.checkState(p, p.applied, p.rep.Store())
+			w.history.judgeEnd(p)
 		}
 	}
 	w.history.checkOutcomes()

@@ -4,6 +4,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/seed70370324/lockd/paxos"
+	"github.com/seed70370324/lockd/sim/model"
 	"github.com/seed70370324/lockd/store"
 	storepb "github.com/seed70370324/lockd/store/pb"
 )
@@ -32,6 +33,8 @@ type history struct {
 	revision uint64 // behind the newest applied entry
 	highest  uint64 // of the newest applied command
 	calls    []*call
+
+	model *model.Model // what the text makes of the log; nil: not asked
 }
 
 type slotRecord struct {
@@ -70,7 +73,7 @@ type owner struct {
 }
 
 func newHistory(w *World) *history {
-	return &history{w: w, requests: map[request]*applied{}, sessions: map[uint64]*session{}, nodes: map[string][]version{},
+	return &history{w: w, model: model.New(), requests: map[request]*applied{}, sessions: map[uint64]*session{}, nodes: map[string][]version{},
 		created: map[uint64]string{}, owners: map[string]uint64{}, queues: map[string]*lockQueue{}, taken: map[request]bool{}, holders: map[string]*holders{}, deeds: map[deed]int{}, written: map[uint64]bool{}}
 }
 
@@ -113,6 +116,7 @@ func (h *history) entry(p *process, e paxos.Entry, s *store.Store) {
 	if int(e.Slot) == len(h.slots)+1 {
 		h.slots = append(h.slots, slotRecord{value: value, state: s.Hash(), at: w.now, by: p.index})
 		h.revision = s.Revision()
+		h.judgeEntry(&e, s)
 		w.trace.add(w.now, "applied", uint64(e.Slot), value, s.Hash())
 		if w.telling() {
 			w.tell(p.name, "is the first to apply slot %d: %s", e.Slot, tellValue(&e.Value))
@@ -179,6 +183,7 @@ func (h *history) command(data []byte, result *storepb.Result, changes []store.C
 	if h.w.telling() {
 		h.w.tell("log", "%s => %s%s", tellCommand(m), tellResult(result), tellChanges(changes))
 	}
+	h.judge(m, result, changes, s)
 	effective := false
 	for i := range changes {
 		switch changes[i].Kind {

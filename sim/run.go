@@ -16,6 +16,8 @@ type Options struct {
 	// Search is how long the linearizability of one path may be looked into, in
 	// real time; 0 is 300 ms. What takes longer counts as undecided.
 	Search time.Duration
+	// NoModel leaves out the comparison with sim/model, to see what it costs.
+	NoModel bool
 
 	workOnly bool // the run may end where its faults do: what fails later does not count
 }
@@ -46,6 +48,9 @@ func Run(o Options) Report {
 	}
 	w := newWorld(p.p)
 	w.story.out, w.workOnly = o.Story, o.workOnly
+	if o.NoModel {
+		w.history.model = nil
+	}
 	w.play()
 	return w.finish(o)
 }

@@ -431,7 +431,8 @@ type Command struct {
 	AckedEvent uint64 `protobuf:"varint,4,opt,name=acked_event,json=ackedEvent,proto3" json:"acked_event,omitempty"`
 	// Master's wall clock in Unix milliseconds, a label only; forced monotonic.
 	WallMs int64 `protobuf:"varint,5,opt,name=wall_ms,json=wallMs,proto3" json:"wall_ms,omitempty"`
-	// Master's cell time in nanoseconds; the store keeps the largest seen.
+	// Master's cell time in nanoseconds; the store keeps the largest seen. That of
+	// a command that is answered STALE_EPOCH does not count.
 	CellTime int64 `protobuf:"varint,6,opt,name=cell_time,json=cellTime,proto3" json:"cell_time,omitempty"`
 	// Epoch of the master that proposes it. Required for commands that time
 	// causes (expire, timers, clock): void when the epoch has moved on.
@@ -923,7 +924,8 @@ func (x *ClientInfo) GetPid() uint64 {
 }
 
 // CloseSession ends the sending session. Its locks are freed at once if
-// work_ended, else when the lease, from now, and then their lock-delay have run.
+// work_ended. Else they become unstarted ghosts: free when, from GHOST_START on, the
+// lease and then their lock-delay have run.
 type CloseSession struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	WorkEnded     bool                   `protobuf:"varint,1,opt,name=work_ended,json=workEnded,proto3" json:"work_ended,omitempty"`
@@ -969,7 +971,8 @@ func (x *CloseSession) GetWorkEnded() bool {
 }
 
 // ExpireSession is void unless the session's last_change still is as given: it
-// moves with what concerns the session's life, not with its requests.
+// moves with what concerns the session's life (a note that is cleared), not with
+// its requests. A void one is answered STALE_EPOCH, with session and last_change.
 type ExpireSession struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Session       uint64                 `protobuf:"varint,1,opt,name=session,proto3" json:"session,omitempty"`
@@ -1076,7 +1079,7 @@ func (*VoidRequest) Descriptor() ([]byte, []int) {
 // The answer is that of the existence that the operation itself needs, then of
 // the first condition, in the order given, that does not hold: NOT_FOUND where
 // it needs the node and there is none; EXISTS where exists = false and there is
-// one (a Put: CONFLICT); CONFLICT for all else. It has the node's Stat if the node
+// one (a Put: CONFLICT); CONFLICT for all else, a Holding among it. It has the node's Stat if the node
 // exists.
 type Condition struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -2074,6 +2077,7 @@ func (x *Check) GetConditions() []*Condition {
 }
 
 // Timers says that the time of these has come, in cell time, and starts ghosts.
+// They are taken in order: a lock that a ghost leaves is granted before the next.
 type Timers struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Due           []*TimerRef            `protobuf:"bytes,1,rep,name=due,proto3" json:"due,omitempty"`
@@ -2278,7 +2282,8 @@ func (*AckEvents) Descriptor() ([]byte, []int) {
 	return file_store_pb_store_proto_rawDescGZIP(), []int{22}
 }
 
-// Break takes the lock away from the holder of this fence (operators).
+// Break takes the lock away from the live holders of this fence (operators). If
+// there are none, or no such node, the answer is NOT_HELD with the blockers.
 type Break struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Path          string                 `protobuf:"bytes,1,opt,name=path,proto3" json:"path,omitempty"`
@@ -2331,17 +2336,18 @@ func (x *Break) GetFence() uint64 {
 	return 0
 }
 
-// Result of a command. The revision is that of the state after it.
+// Result of a command. The revision is that of the state after it: a command
+// that makes no change takes none, and is answered the present one.
 type Result struct {
 	state      protoimpl.MessageState `protogen:"open.v1"`
 	Code       Code                   `protobuf:"varint,1,opt,name=code,proto3,enum=lockd.store.Code" json:"code,omitempty"`
 	Revision   uint64                 `protobuf:"varint,2,opt,name=revision,proto3" json:"revision,omitempty"`
 	Number     uint64                 `protobuf:"varint,3,opt,name=number,proto3" json:"number,omitempty"`
 	Path       string                 `protobuf:"bytes,4,opt,name=path,proto3" json:"path,omitempty"`                                 // created (sequential: with its number)
-	Stat       *Stat                  `protobuf:"bytes,5,opt,name=stat,proto3" json:"stat,omitempty"`                                 // of the node created, written
-	Session    uint64                 `protobuf:"varint,6,opt,name=session,proto3" json:"session,omitempty"`                          // OpenSession: the new session
+	Stat       *Stat                  `protobuf:"bytes,5,opt,name=stat,proto3" json:"stat,omitempty"`                                 // of the node created, written, checked, or in the way
+	Session    uint64                 `protobuf:"varint,6,opt,name=session,proto3" json:"session,omitempty"`                          // OpenSession: the new session; Close, Expire, AckEvents: which
 	Grant      *Grant                 `protobuf:"bytes,7,opt,name=grant,proto3" json:"grant,omitempty"`                               // Acquire granted
-	Blockers   []*Blocker             `protobuf:"bytes,8,rep,name=blockers,proto3" json:"blockers,omitempty"`                         // HELD, WAITING: who is in the way
+	Blockers   []*Blocker             `protobuf:"bytes,8,rep,name=blockers,proto3" json:"blockers,omitempty"`                         // HELD, WAITING, NOT_HELD of a Break: who is in the way
 	Position   uint32                 `protobuf:"varint,9,opt,name=position,proto3" json:"position,omitempty"`                        // WAITING: place in the queue, from 1
 	Results    []*Result              `protobuf:"bytes,10,rep,name=results,proto3" json:"results,omitempty"`                          // Multi
 	FailedOp   uint32                 `protobuf:"varint,11,opt,name=failed_op,json=failedOp,proto3" json:"failed_op,omitempty"`       // Multi: index of the operation that failed

@@ -45,6 +45,7 @@ type options struct {
 	stop    bool
 	workers int
 	verbose bool
+	noModel bool
 }
 
 func main() {
@@ -64,6 +65,7 @@ func main() {
 	flag.BoolVar(&o.quiet, "quiet", false, "with -seed: no story, only the outcome")
 	flag.BoolVar(&o.stop, "stop", false, "end with the first failing seed")
 	flag.BoolVar(&o.verbose, "v", false, "a line for each run")
+	flag.BoolVar(&o.noModel, "no-model", false, "with many seeds: do not ask sim/model, to see what it costs")
 	flag.IntVar(&o.workers, "workers", 0, "runs at a time (default: one for each core)")
 	flag.Parse()
 	// Little lives for long: most of the time would go into looking for what does.
@@ -103,7 +105,7 @@ func run(o options) (failed bool, err error) {
 	if o.shrink {
 		return false, errors.New("-shrink wants a failing run: -seed N or -plan FILE")
 	}
-	b := sim.Batch{Workers: o.workers, StopAtFailure: o.stop}
+	b := sim.Batch{Workers: o.workers, StopAtFailure: o.stop, NoModel: o.noModel}
 	if b.Next, err = source(o); err != nil {
 		return false, err
 	}
