@@ -76,6 +76,12 @@ func TestStoresPlantedBugs(t *testing.T) {
 			c.apply(note(0, a))
 			return c.apply(&pb.Command{Op: &pb.Command_ExpireSession{ExpireSession: &pb.ExpireSession{Session: a, LastChange: a}}}).Code.String()
 		}, "STALE_EPOCH", "OK"},
+		{invariant.OldExpiryTaken, func(c *cell, a, b uint64) string {
+			x, _ := c.s.Session(a)
+			old := &pb.Command{Epoch: c.s.Epoch(), Op: &pb.Command_ExpireSession{ExpireSession: &pb.ExpireSession{Session: a, LastChange: x.LastChange}}}
+			c.s.ApplyLead(0, 0)
+			return c.applyBytes(marshal(c.t, old)).Code.String()
+		}, "STALE_EPOCH", "OK"},
 		{invariant.PutOnContainerGoes, func(c *cell, a, b uint64) string {
 			c.want(pb.Code_OK, a, acquire("/x", exclusive, 0))
 			c.want(pb.Code_OK, a, putIf("/x", "content"))
