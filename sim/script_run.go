@@ -165,7 +165,7 @@ func (d *director) stop(r *process) {
 		r.post(replica.HandOver{})
 		gone := false
 		d.w.after(2*second, func() { gone = true })
-		d.w.run(d.w.now+3*second, func() bool { return gone || !r.role.Master })
+		d.w.run(d.w.now+3*second, func() bool { return gone || (!r.role.Master && !r.role.Leaving) })
 	}
 	r.keeping = keepPageCache
 	d.down(r, "stopped")

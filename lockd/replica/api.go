@@ -61,6 +61,7 @@ type Note = master.Note
 // Role is what the replica is for its clients.
 type Role struct {
 	Master        bool // serves
+	Leaving       bool // serves no more, and has not given the lead away yet
 	MasterName    string
 	MasterAddress string
 	Epoch         uint64

@@ -267,11 +267,17 @@ func TestHandOver(t *testing.T) {
 	if !old.log.handed || old.role.Master {
 		t.Fatalf("handed over: %v, still master: %v", old.log.handed, old.role.Master)
 	}
+	if !old.role.Leaving {
+		t.Error("says that it has given the lead away, and still has it")
+	}
 	cl.send(request(s, 1, put("/a", "x")))
 	cl.err(wirepb.ErrorCode_NO_MASTER)
 	// It hears that it does not lead before it hears who does.
 	old.log.setRole(paxos.RoleEvent{Role: paxos.Follower})
 	c.settle()
+	if old.role.Leaving {
+		t.Error("has given the lead away, and does not say so")
+	}
 	cl.none()
 	c.elect(2)
 	if l := cl.next().GetLeaving(); l.GetMasterAddress() != "host2:7101" {

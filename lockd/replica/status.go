@@ -71,7 +71,7 @@ func (r *Replica) member(id paxos.ReplicaID) (name, address string) {
 // role is what the replica is for its clients now.
 func (r *Replica) role() Role {
 	serving, epoch := r.master.Serving()
-	role := Role{Master: serving, Epoch: epoch, Founded: r.founded()}
+	role := Role{Master: serving, Leaving: !serving && r.master.Leading(), Epoch: epoch, Founded: r.founded()}
 	if serving || r.leader.Leader != r.self() {
 		role.MasterName, role.MasterAddress = r.member(r.leader.Leader)
 	}

@@ -228,7 +228,10 @@ func (p *parts) handOver(failed <-chan struct{}) {
 	p.loop.box.put(letter{event: replica.HandOver{}, aside: true})
 	timeout := time.NewTimer(handOverTime)
 	defer timeout.Stop()
-	for p.loop.role.Load().Master {
+	// It serves no more at once, but the lead is given away only when a follower has
+	// all that is under way: if the replica stopped before, the others would have to
+	// notice by themselves, and would campaign against each other.
+	for role := p.loop.role.Load(); role.Master || role.Leaving; role = p.loop.role.Load() {
 		select {
 		case <-p.loop.roleChanged:
 		case <-timeout.C:
