@@ -214,7 +214,7 @@ func (r *Replica) learn(e Entry) {
 }
 
 func sameValue(a, b *Value) bool {
-	if a.Kind != b.Kind || a.Leader != b.Leader || a.WallSeconds != b.WallSeconds || a.CellTime != b.CellTime || len(a.Commands) != len(b.Commands) {
+	if a.Kind != b.Kind || a.Leader != b.Leader || a.WallSeconds != b.WallSeconds || a.CellTime != b.CellTime || a.CellEpoch != b.CellEpoch || len(a.Commands) != len(b.Commands) {
 		return false
 	}
 	for i := range a.Commands {

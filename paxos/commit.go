@@ -54,7 +54,7 @@ func (r *Replica) opened() {
 	}
 	if l.leadSlot == 0 && r.chosen > 0 {
 		l.leadSlot = l.next
-		r.proposeIn(l.next, Value{Kind: Lead, Leader: r.ballot, WallSeconds: min(l.wall, r.wallSeconds), CellTime: r.cellTime})
+		r.proposeIn(l.next, Value{Kind: Lead, Leader: r.ballot, WallSeconds: min(l.wall, r.wallSeconds), CellTime: r.cellTime, CellEpoch: r.cellEpoch})
 	}
 	if l.leadSlot != 0 && (r.chosen >= l.leadSlot || invariant.Planted(invariant.ServesBeforeClosed)) {
 		r.role = Leader

@@ -72,7 +72,9 @@ type Replica struct {
 	}
 	courtedAt time.Duration // when a candidate was last promised, or a successor sent off
 
-	wallSeconds, cellTime int64 // as of the last tick
+	// As of the last tick.
+	wallSeconds, cellTime int64
+	cellEpoch             uint64
 
 	probe *probeState
 	phase *phaseOne
@@ -189,7 +191,7 @@ func (r *Replica) Step(now time.Duration, ev Event) {
 	r.now = max(r.now, now)
 	switch ev := ev.(type) {
 	case Tick:
-		r.wallSeconds, r.cellTime = max(ev.WallSeconds, 0), ev.CellTime
+		r.wallSeconds, r.cellTime, r.cellEpoch = max(ev.WallSeconds, 0), ev.CellTime, ev.CellEpoch
 		r.tick()
 	case Receive:
 		r.receive(&ev.Message)

@@ -51,6 +51,7 @@ type Value struct {
 	// in seconds since 1970 (0: unknown), and the leader's cell time in nanoseconds.
 	WallSeconds int64
 	CellTime    int64
+	CellEpoch   uint64         // how many Lead entries had been applied when CellTime was read
 	Config      *Configuration // Config
 }
 
@@ -160,6 +161,7 @@ type (
 	Tick struct {
 		WallSeconds int64
 		CellTime    int64
+		CellEpoch   uint64 // how many Lead entries had been applied when CellTime was read
 	}
 	// Receive delivers a message. From is the authenticated sender.
 	Receive struct{ Message Message }

@@ -168,6 +168,7 @@ type (
 	Tick struct {
 		WallSeconds int64
 		CellTime    int64
+		CellEpoch   uint64
 	}
 	// PeerConnected says that the connection to a peer is up, and who it says
 	// it is.

@@ -119,7 +119,7 @@ func EncodeEntries(entries []paxos.Entry) []*pb.Entry {
 		case paxos.Lead:
 			r.leader.Round, r.leader.Replica = e.Value.Leader.Round, uint64(e.Value.Leader.Replica)
 			r.value.Leader = &r.leader
-			r.value.WallSeconds, r.value.CellTime = e.Value.WallSeconds, e.Value.CellTime
+			r.value.WallSeconds, r.value.CellTime, r.value.CellEpoch = e.Value.WallSeconds, e.Value.CellTime, e.Value.CellEpoch
 		case paxos.Config:
 			r.value.Config = EncodeConfiguration(e.Value.Config)
 		}
@@ -175,7 +175,7 @@ func decodeValue(v *pb.Value) (paxos.Value, error) {
 		if v.Leader == nil {
 			return paxos.Value{}, fmt.Errorf("a lead value without its ballot")
 		}
-		return paxos.Value{Kind: paxos.Lead, Leader: DecodeBallot(v.Leader), WallSeconds: v.WallSeconds, CellTime: v.CellTime}, nil
+		return paxos.Value{Kind: paxos.Lead, Leader: DecodeBallot(v.Leader), WallSeconds: v.WallSeconds, CellTime: v.CellTime, CellEpoch: v.CellEpoch}, nil
 	case pb.ValueKind_CONFIG:
 		c, err := DecodeConfiguration(v.Config)
 		if err != nil {

@@ -32,7 +32,7 @@ func (h *history) judgeEntry(e *paxos.Entry, s *store.Store) {
 	var err error
 	switch c := e.Value.Config; {
 	case e.Value.Kind == paxos.Lead:
-		err = h.model.JudgeLead(e.Value.WallSeconds, e.Value.CellTime, s)
+		err = h.model.JudgeLead(e.Value.WallSeconds, e.Value.CellTime, e.Value.CellEpoch, s)
 	case e.Value.Kind == paxos.Config && e.Slot == 1 && c != nil:
 		err = h.model.JudgeFound(c.RevisionFloor, s)
 	}

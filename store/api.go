@@ -151,7 +151,7 @@ type API interface {
 	Apply(command []byte) (*pb.Result, []Change)
 	// ApplyLead is applied for a leader's first entry; it returns the new epoch.
 	// Change.Capped of its change says that the wall clock was refused.
-	ApplyLead(wallSeconds, cellTime int64) (epoch uint64, changes []Change)
+	ApplyLead(wallSeconds, cellTime int64, cellEpoch uint64) (epoch uint64, changes []Change)
 	// ApplyFound is applied for the founding entry (slot 1).
 	ApplyFound(cell string, cellIdentity, revisionFloor uint64)
 

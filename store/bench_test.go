@@ -19,7 +19,7 @@ type bench struct {
 func newBench(b *testing.B) *bench {
 	s := New()
 	s.ApplyFound("bench", 1, RevisionFloor(1_767_225_600_000, 0))
-	s.ApplyLead(0, 0)
+	s.ApplyLead(0, 0, 0)
 	return &bench{B: b, s: s, next: map[uint64]uint64{}}
 }
 

@@ -25,7 +25,7 @@ type cell struct {
 func newCell(t testing.TB) *cell {
 	s := New()
 	s.ApplyFound("test", 77, RevisionFloor(1_767_225_600_000, 0))
-	s.ApplyLead(0, 0)
+	s.ApplyLead(0, 0, 0)
 	return &cell{t: t, s: s, next: map[uint64]uint64{}, wall: 1_767_225_600_000}
 }
 

@@ -636,10 +636,14 @@ func TestStoreBehavesLikeItsModel(t *testing.T) {
 			case k < 3:
 				// A clock of that many seconds after 2025, some of them far ahead.
 				ahead := pick(g, -1<<40, 0, int64(g.roll()), 1<<40)
-				s.ApplyLead(revisionStart+ahead, g.cell)
-				replica.ApplyLead(revisionStart+ahead, g.cell)
+				// Read under the present epoch, or an earlier one.
+				read := m.epoch - min(m.epoch, pick(g, uint64(0), 0, 1))
+				s.ApplyLead(revisionStart+ahead, g.cell, read)
+				replica.ApplyLead(revisionStart+ahead, g.cell, read)
+				if read == m.epoch {
+					m.cell = max(m.cell, g.cell)
+				}
 				m.epoch++
-				m.cell = max(m.cell, g.cell)
 				if high := min(ahead, 3<<30); high > int64(m.rev>>31) {
 					m.rev = uint64(high) << 31
 				}

@@ -56,7 +56,7 @@ func TestNotesOfSilentSessions(t *testing.T) {
 	// Another epoch's note is void, and it is no request of a session.
 	old := note(5, a)
 	old.Epoch = c.s.Epoch()
-	c.s.ApplyLead(0, 0)
+	c.s.ApplyLead(0, 0, 0)
 	if r := c.applyBytes(marshal(t, old)); r.Code != pb.Code_STALE_EPOCH || len(noted(c.s, 0)) != 0 {
 		t.Fatalf("%v", r)
 	}

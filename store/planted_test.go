@@ -48,6 +48,12 @@ func TestStoresPlantedBugs(t *testing.T) {
 		story      func(c *cell, a, b uint64) string
 		good, with string
 	}{
+		{invariant.OldCellTimeTaken, func(c *cell, _, _ uint64) string {
+			read, ahead := c.s.Epoch(), c.s.CellTime()+5
+			c.s.ApplyLead(0, 0, read) // another master in between
+			c.s.ApplyLead(0, ahead, read)
+			return fmt.Sprint(c.s.CellTime() == ahead)
+		}, "false", "true"},
 		{invariant.EphemeralOfNext, func(c *cell, a, b uint64) string {
 			c.want(pb.Code_OK, a, createKind("/a", pb.NodeKind_EPHEMERAL))
 			c.want(pb.Code_OK, b, createKind("/b", pb.NodeKind_EPHEMERAL))

@@ -27,7 +27,7 @@ func TestLeadsRaiseRevisions(t *testing.T) {
 	} {
 		c := fresh()
 		before := c.s.Revision()
-		_, changes := c.s.ApplyLead(x.seconds, 5)
+		_, changes := c.s.ApplyLead(x.seconds, 5, c.s.Epoch())
 		after := c.s.Revision()
 		if (after > before) != x.raises || after < before || len(changes) != 1 || changes[0].Capped != x.capped || changes[0].Revision != after {
 			t.Errorf("%s: from %x to %x, %+v", x.what, before, after, changes)
@@ -36,7 +36,7 @@ func TestLeadsRaiseRevisions(t *testing.T) {
 			t.Errorf("%s: %x leaves only %x numbers", x.what, after, left)
 		}
 		// Never lower, and the cell goes on.
-		c.s.ApplyLead(0, 0)
+		c.s.ApplyLead(0, 0, 0)
 		a := c.open()
 		if r := c.want(pb.Code_OK, a, put("/x", "")); r.Revision != after+2 || c.s.CellTime() != 5 {
 			t.Errorf("%s: the next writes are of %x, behind %x; cell time %d", x.what, r.Revision, after, c.s.CellTime())
@@ -59,7 +59,7 @@ func TestLeadsRaiseRevisions(t *testing.T) {
 func TestFencesExceedThoseOfBeforeTheRestore(t *testing.T) {
 	c := newCell(t)
 	start := year(2026)
-	c.s.ApplyLead(start, 0)
+	c.s.ApplyLead(start, 0, 0)
 	a := c.open()
 	copied := snapshot(t, c.s)
 	var last uint64
@@ -67,14 +67,34 @@ func TestFencesExceedThoseOfBeforeTheRestore(t *testing.T) {
 		last = c.want(pb.Code_OK, a, acquire("/x", exclusive, 0)).Grant.Fence
 		c.want(pb.Code_OK, a, release(c.next[a]-1))
 		if i%10 == 0 {
-			c.s.ApplyLead(start+i/10, 0)
+			c.s.ApplyLead(start+i/10, 0, 0)
 		}
 	}
 	r := newCell(t)
 	r.s = restore(t, copied)
-	r.s.ApplyLead(start+4+1, 0)
+	r.s.ApplyLead(start+4+1, 0, 0)
 	b := r.open()
 	if fence := r.want(pb.Code_OK, b, acquire("/x", exclusive, 0)).Grant.Fence; fence <= last {
 		t.Fatalf("fence %x after %x", fence, last)
+	}
+}
+
+// A leader's cell time counts if it was read under the present epoch, and not if
+// another master has led since: that one may have gone on from less.
+func TestCellTimeOfALead(t *testing.T) {
+	c := newCell(t)
+	read := c.s.Epoch()
+	c.s.ApplyLead(0, 100, read)
+	if c.s.CellTime() != 100 {
+		t.Errorf("the cell time is %d, the leader has said 100", c.s.CellTime())
+	}
+	c.s.ApplyLead(0, 200, read)
+	c.s.ApplyLead(0, 300, read+9)
+	if c.s.CellTime() != 100 {
+		t.Errorf("the cell time is %d, from a leader that had not applied the entry before its own", c.s.CellTime())
+	}
+	c.s.ApplyLead(0, 50, c.s.Epoch())
+	if c.s.CellTime() != 100 {
+		t.Errorf("the cell time has gone back to %d", c.s.CellTime())
 	}
 }

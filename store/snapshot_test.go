@@ -53,7 +53,7 @@ func TestReplayFromAnyPlaceGivesTheSameHash(t *testing.T) {
 	fresh := func() *Store {
 		s := New()
 		s.ApplyFound("test", 77, RevisionFloor(1_767_225_600_000, 0))
-		s.ApplyLead(0, 0)
+		s.ApplyLead(0, 0, 0)
 		return s
 	}
 	for at := range c.log {

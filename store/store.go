@@ -27,6 +27,7 @@ import (
 	"cmp"
 
 	"github.com/google/btree"
+	"github.com/seed70370324/lockd/internal/invariant"
 	"github.com/seed70370324/lockd/store/pb"
 )
 
@@ -133,11 +134,18 @@ func (s *Store) Clone() *Store {
 // wallSeconds is the lowest wall clock of the majority that promised, in seconds
 // since 1970 (0: unknown); cellTime is the leader's. Both only ever move the
 // state's forward.
-func (s *Store) ApplyLead(wallSeconds, cellTime int64) (uint64, []Change) {
+//
+// Invariant: cellTime counts only if the leader read it under the present epoch
+// (cellEpoch), that is after it had applied the Lead entry before this one. What
+// it read earlier may be ahead of the cell time that the master in between went
+// on from, and would make times end early that were counted under that master.
+func (s *Store) ApplyLead(wallSeconds, cellTime int64, cellEpoch uint64) (uint64, []Change) {
 	s.begin()
+	if cellEpoch == s.epoch || invariant.Planted(invariant.OldCellTimeTaken) {
+		s.cellTime = max(s.cellTime, cellTime)
+	}
 	s.epoch++
 	capped := s.raise(wallSeconds)
-	s.cellTime = max(s.cellTime, cellTime)
 	s.changes = append(s.changes, Change{Kind: ChangeEpoch, Revision: s.revision, Capped: capped})
 	return s.epoch, s.changes
 }

@@ -216,7 +216,7 @@ func TestADeposedMastersClockCountsForNothing(t *testing.T) {
 	a := c.open()
 	x, _ := c.s.Session(a)
 	expire := &pb.Command{Epoch: c.s.Epoch(), CellTime: 5, Op: &pb.Command_ExpireSession{ExpireSession: &pb.ExpireSession{Session: a, LastChange: x.LastChange}}}
-	c.s.ApplyLead(0, 0)
+	c.s.ApplyLead(0, 0, 0)
 	r := c.applyBytes(marshal(t, expire))
 	if r.Code != pb.Code_STALE_EPOCH || c.s.CellTime() != 0 {
 		t.Fatalf("%v, cell time %d", r, c.s.CellTime())

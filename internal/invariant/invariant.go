@@ -52,6 +52,8 @@ const (
 	WatchLosesReason    Bug = "watch-loses-reason"    // a deletion does not say why
 	WatchKeepsDeleted   Bug = "watch-keeps-deleted"   // a client does not find what was deleted while it was away
 	WatchMarksNothing   Bug = "watch-marks-nothing"   // a client does not mark what it missed
+	OldCellTimeTaken    Bug = "old-cell-time-taken"   // a Lead entry's cell time counts although its leader read it under an earlier master; the store's tests find it
+
 	// Of paxos. Its own tests find them.
 	ValueOfAnyBallot     Bug = "value-of-any-ballot"     // a value fetched for a named one is taken whatever its ballot
 	CatchUpGivesAccepted Bug = "catch-up-gives-accepted" // what is only accepted is given to others as chosen
@@ -99,6 +101,7 @@ var Bugs = []Bug{
 	ValueOfAnyBallot, CatchUpGivesAccepted, MinorityKeepsLead, HungDiskKeepsLead, LearnersPromise,
 	LeaderLearns,
 	PartsWithoutWindow, PartsOutOfPlace,
+	OldCellTimeTaken,
 	EphemeralOfNext, WaitInWrongUnit, GhostStartsItself, HeldByAnybody, ClearVoidsNothing, PutOnContainerGoes,
 	LostMarkTolerated, LastFlushNotWrittenAgain, DirectWritesNotDurable, DirectoriesNotSynced, NoFdatasync,
 	IdentityBeforeSlotOne, BelievesBelowInstalled, SuccessorNotNoted,

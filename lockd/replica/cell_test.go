@@ -58,7 +58,8 @@ type handLog struct {
 	confirms  []paxos.Confirm
 	proposals int
 	handed    bool
-	cellTime  int64 // of the last tick
+	cellTime  int64 // of the last tick, read in cellEpoch
+	cellEpoch uint64
 	state     replog.StateLimits
 }
 
@@ -77,7 +78,7 @@ func (l *handLog) Step(now time.Duration, ev replog.Event) {
 	case replog.ConfirmLead:
 		l.confirms = append(l.confirms, paxos.Confirm{ID: e.ID, Since: now})
 	case replog.Tick:
-		l.cellTime = e.CellTime
+		l.cellTime, l.cellEpoch = e.CellTime, e.CellEpoch
 	case replog.HandOver:
 		l.handed, l.drop = true, true
 	}
@@ -203,7 +204,7 @@ func (c *testCell) elect(id int, cut ...int) *testReplica {
 	c.round++
 	b := paxos.Ballot{Round: c.round, Replica: paxos.ReplicaID(id)}
 	// As the log does it: with what the leader's last tick said.
-	c.choose(paxos.Value{Kind: paxos.Lead, Leader: b, CellTime: c.reps[id-1].log.cellTime})
+	c.choose(paxos.Value{Kind: paxos.Lead, Leader: b, CellTime: c.reps[id-1].log.cellTime, CellEpoch: c.reps[id-1].log.cellEpoch})
 	for i, r := range c.reps {
 		if !slices.Contains(cut, i+1) {
 			role := paxos.Follower

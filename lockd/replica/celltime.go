@@ -23,7 +23,10 @@ import (
 //   - A new master's cell time is the one of the cell from its Lead entry on. A
 //     replica that was master before, and may be ahead of that, takes the entry's
 //     value although it is lower. The state never goes back: it keeps the largest
-//     value that it was given.
+//     value that it was given. For the same reason a Lead entry's value counts only
+//     if its leader read it after it had applied the Lead entry before
+//     (paxos.Value.CellEpoch): what it read while it still went on from its own
+//     former mastership may be ahead of the master in between.
 type cellClock struct {
 	base  int64         // cell time at
 	at    time.Duration // this instant of the own clock

@@ -130,9 +130,9 @@ func (r *Replica) apply(e paxos.Entry) {
 			r.master.Command(r.now, c, result, changes)
 		}
 	case paxos.Lead:
-		epoch, changes := r.store.ApplyLead(e.Value.WallSeconds, e.Value.CellTime)
+		epoch, changes := r.store.ApplyLead(e.Value.WallSeconds, e.Value.CellTime, e.Value.CellEpoch)
 		r.master.Lead(r.now, e.Value.Leader, epoch, changes)
-		r.timeOfLead(e.Value.CellTime)
+		r.timeOfLead()
 	case paxos.Config:
 		if c := e.Value.Config; e.Slot == 1 && c != nil {
 			r.store.ApplyFound(c.Cell, c.CellIdentity, c.RevisionFloor)
@@ -150,8 +150,8 @@ func (r *Replica) apply(e paxos.Entry) {
 
 // timeOfLead goes on from the cell time that a Lead entry has left, unless it made
 // this replica the master: then its own, which the entry has told of earlier.
-func (r *Replica) timeOfLead(told int64) {
-	told = max(told, r.store.CellTime())
+func (r *Replica) timeOfLead() {
+	told := r.store.CellTime()
 	if r.master.Leading() {
 		r.cell.applied(r.now, told)
 		r.cell.lead(r.now, true)
@@ -200,7 +200,7 @@ func (r *Replica) stepLog(now time.Duration, ev replog.Event) {
 		r.hear(e)
 	case replog.Tick:
 		// A label for the Lead entry, should there be one.
-		e.CellTime = r.cell.read(now)
+		e.CellTime, e.CellEpoch = r.cell.read(now), r.store.Epoch()
 		r.node.Step(now, e)
 		r.limitState()
 		r.master.Tick(now)

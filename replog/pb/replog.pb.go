@@ -568,8 +568,11 @@ type Value struct {
 	Config   *Config                `protobuf:"bytes,4,opt,name=config,proto3" json:"config,omitempty"` // CONFIG
 	// LEAD: the lowest wall clock of the majority that promised, in seconds since
 	// 1970 (0: unknown), and the leader's cell time in nanoseconds.
-	WallSeconds   int64 `protobuf:"varint,5,opt,name=wall_seconds,json=wallSeconds,proto3" json:"wall_seconds,omitempty"`
-	CellTime      int64 `protobuf:"varint,6,opt,name=cell_time,json=cellTime,proto3" json:"cell_time,omitempty"`
+	WallSeconds int64 `protobuf:"varint,5,opt,name=wall_seconds,json=wallSeconds,proto3" json:"wall_seconds,omitempty"`
+	CellTime    int64 `protobuf:"varint,6,opt,name=cell_time,json=cellTime,proto3" json:"cell_time,omitempty"`
+	// How many Lead entries the leader had applied when it read cell_time: the
+	// store takes cell_time only if these are all that are before this one.
+	CellEpoch     uint64 `protobuf:"varint,7,opt,name=cell_epoch,json=cellEpoch,proto3" json:"cell_epoch,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -642,6 +645,13 @@ func (x *Value) GetWallSeconds() int64 {
 func (x *Value) GetCellTime() int64 {
 	if x != nil {
 		return x.CellTime
+	}
+	return 0
+}
+
+func (x *Value) GetCellEpoch() uint64 {
+	if x != nil {
+		return x.CellEpoch
 	}
 	return 0
 }
@@ -1624,14 +1634,16 @@ const file_replog_pb_replog_proto_rawDesc = "" +
 	"\amembers\x18\x05 \x03(\tR\amembers\"8\n" +
 	"\x06Ballot\x12\x14\n" +
 	"\x05round\x18\x01 \x01(\x04R\x05round\x12\x18\n" +
-	"\areplica\x18\x02 \x01(\x04R\areplica\"\xec\x01\n" +
+	"\areplica\x18\x02 \x01(\x04R\areplica\"\x8b\x02\n" +
 	"\x05Value\x12+\n" +
 	"\x04kind\x18\x01 \x01(\x0e2\x17.lockd.replog.ValueKindR\x04kind\x12\x1a\n" +
 	"\bcommands\x18\x02 \x03(\fR\bcommands\x12,\n" +
 	"\x06leader\x18\x03 \x01(\v2\x14.lockd.replog.BallotR\x06leader\x12,\n" +
 	"\x06config\x18\x04 \x01(\v2\x14.lockd.replog.ConfigR\x06config\x12!\n" +
 	"\fwall_seconds\x18\x05 \x01(\x03R\vwallSeconds\x12\x1b\n" +
-	"\tcell_time\x18\x06 \x01(\x03R\bcellTime\"\x98\x01\n" +
+	"\tcell_time\x18\x06 \x01(\x03R\bcellTime\x12\x1d\n" +
+	"\n" +
+	"cell_epoch\x18\a \x01(\x04R\tcellEpoch\"\x98\x01\n" +
 	"\x06Config\x12.\n" +
 	"\amembers\x18\x01 \x03(\v2\x14.lockd.replog.MemberR\amembers\x12\x12\n" +
 	"\x04cell\x18\x02 \x01(\tR\x04cell\x12#\n" +

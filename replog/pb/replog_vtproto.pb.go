@@ -491,6 +491,11 @@ func (m *Value) MarshalToSizedBufferVT(dAtA []byte) (int, error) {
 		i -= len(m.unknownFields)
 		copy(dAtA[i:], m.unknownFields)
 	}
+	if m.CellEpoch != 0 {
+		i = protohelpers.EncodeVarint(dAtA, i, uint64(m.CellEpoch))
+		i--
+		dAtA[i] = 0x38
+	}
 	if m.CellTime != 0 {
 		i = protohelpers.EncodeVarint(dAtA, i, uint64(m.CellTime))
 		i--
@@ -1581,6 +1586,9 @@ func (m *Value) SizeVT() (n int) {
 	}
 	if m.CellTime != 0 {
 		n += 1 + protohelpers.SizeOfVarint(uint64(m.CellTime))
+	}
+	if m.CellEpoch != 0 {
+		n += 1 + protohelpers.SizeOfVarint(uint64(m.CellEpoch))
 	}
 	n += len(m.unknownFields)
 	return n
@@ -3183,6 +3191,25 @@ func (m *Value) UnmarshalVT(dAtA []byte) error {
 				b := dAtA[iNdEx]
 				iNdEx++
 				m.CellTime |= int64(b&0x7F) << shift
+				if b < 0x80 {
+					break
+				}
+			}
+		case 7:
+			if wireType != 0 {
+				return fmt.Errorf("proto: wrong wireType = %d for field CellEpoch", wireType)
+			}
+			m.CellEpoch = 0
+			for shift := uint(0); ; shift += 7 {
+				if shift >= 64 {
+					return protohelpers.ErrIntOverflow
+				}
+				if iNdEx >= l {
+					return io.ErrUnexpectedEOF
+				}
+				b := dAtA[iNdEx]
+				iNdEx++
+				m.CellEpoch |= uint64(b&0x7F) << shift
 				if b < 0x80 {
 					break
 				}

@@ -42,8 +42,8 @@ func (m *Model) now(s store.API) error {
 }
 
 // JudgeLead applies a leader's first entry and compares.
-func (m *Model) JudgeLead(wallSeconds, cellTime int64, s store.API) error {
-	m.Lead(wallSeconds, cellTime)
+func (m *Model) JudgeLead(wallSeconds, cellTime int64, cellEpoch uint64, s store.API) error {
+	m.Lead(wallSeconds, cellTime, cellEpoch)
 	return m.now(s)
 }
 

@@ -102,9 +102,11 @@ func (m *Model) Found(floor uint64) { m.revision = max(m.revision+1, floor) }
 
 // Lead is a leader's first entry. It reports whether the text says what the
 // revision is.
-func (m *Model) Lead(wallSeconds, cellTime int64) {
+func (m *Model) Lead(wallSeconds, cellTime int64, cellEpoch uint64) {
 	m.epoch++
-	m.cellTime = max(m.cellTime, cellTime)
+	if cellEpoch+1 == m.epoch { // read behind the Lead entry before
+		m.cellTime = max(m.cellTime, cellTime)
+	}
 	if wallSeconds > firstSecond && wallSeconds < lastSecond {
 		m.revision = max(m.revision, uint64(wallSeconds-firstSecond)<<lowBits)
 	}

@@ -33,8 +33,8 @@ func newCell(t testing.TB) *cell {
 }
 
 func (c *cell) lead() {
-	c.s.ApplyLead(1_760_000_000, c.cell)
-	if err := c.m.JudgeLead(1_760_000_000, c.cell, c.s); err != nil {
+	c.s.ApplyLead(1_760_000_000, c.cell, c.s.Epoch())
+	if err := c.m.JudgeLead(1_760_000_000, c.cell, c.s.Epoch()-1, c.s); err != nil {
 		c.t.Fatal(err)
 	}
 }
