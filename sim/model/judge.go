@@ -227,11 +227,13 @@ func (m *Model) compareNodes(s store.API) (err error) {
 		return err == nil
 	})
 	if err == nil && seen != len(m.nodes) {
+		missing := ""
 		for path := range m.nodes {
-			if _, ok := s.Node(path); !ok {
-				return fmt.Errorf("%d nodes are missing, one of them %s", len(m.nodes)-seen, path)
+			if _, ok := s.Node(path); !ok && (missing == "" || path < missing) {
+				missing = path // the same one in every run
 			}
 		}
+		return fmt.Errorf("%d nodes are missing, the first of them %s", len(m.nodes)-seen, missing)
 	}
 	return err
 }

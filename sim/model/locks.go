@@ -55,13 +55,8 @@ func (m *Model) acquire(s *session, ticket uint64, op *pb.Acquire) *pb.Result {
 	if (mode != pb.LockMode_EXCLUSIVE && mode != pb.LockMode_SHARED) || op.GetLockDelayMs() > store.LockDelayMaxMillis {
 		return code(pb.Code_BAD_COMMAND)
 	}
-	if m.nodes[path] == nil {
-		if !op.GetCreate() {
-			return code(pb.Code_NOT_FOUND)
-		}
-		if c := m.reachable(path, true); c != pb.Code_OK {
-			return code(c)
-		}
+	if m.nodes[path] == nil && !op.GetCreate() {
+		return code(pb.Code_NOT_FOUND)
 	}
 	l := m.locks[path]
 	free := l == nil || (len(l.waiters) == 0 && l.lets(mode))
@@ -69,6 +64,9 @@ func (m *Model) acquire(s *session, ticket uint64, op *pb.Acquire) *pb.Result {
 		return &pb.Result{Code: pb.Code_HELD, Blockers: l.blockers()}
 	}
 	if m.nodes[path] == nil {
+		if c := m.reachable(path, true); c != pb.Code_OK {
+			return code(c)
+		}
 		m.make(path, pb.NodeKind_CONTAINER, 0, nil, false, true)
 	}
 	m.edit(path).used = true

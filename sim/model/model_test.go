@@ -219,7 +219,7 @@ func TestJudgeNotices(t *testing.T) {
 // TestModelAndStoreAgree draws commands that clients of the simulator do not send.
 func TestModelAndStoreAgree(t *testing.T) {
 	total := map[pb.Code]int{}
-	for seed := int64(1); seed <= 40; seed++ {
+	for seed := int64(1); seed <= 60; seed++ {
 		c := newCell(t)
 		d := &draw{Rand: rand.New(rand.NewSource(seed)), c: c}
 		for i := 0; i < 600; i++ {
