@@ -235,7 +235,7 @@ func TestModelAndStoreAgree(t *testing.T) {
 		}
 	}
 	for _, code := range []pb.Code{pb.Code_OK, pb.Code_NOT_FOUND, pb.Code_EXISTS, pb.Code_CONFLICT, pb.Code_NOT_EMPTY, pb.Code_EPHEMERAL_PARENT,
-		pb.Code_HELD, pb.Code_WAITING, pb.Code_NOT_HELD, pb.Code_UNKNOWN_SESSION, pb.Code_LOCKED, pb.Code_WITHDRAWN} {
+		pb.Code_HELD, pb.Code_WAITING, pb.Code_NOT_HELD, pb.Code_UNKNOWN_SESSION, pb.Code_LOCKED, pb.Code_WITHDRAWN, pb.Code_RETRY, pb.Code_FORGOTTEN, pb.Code_STALE_EPOCH} {
 		if total[code] == 0 {
 			t.Errorf("no command was answered %v: %v", code, total)
 		}
@@ -353,7 +353,17 @@ func (d *draw) step() {
 func (d *draw) rare(s uint64) {
 	c := d.c
 	view, ok := c.s.Session(s)
-	switch d.Intn(8) {
+	switch d.Intn(11) {
+	case 8: // a repeat, or a gap
+		m := put(d.path(), "again")
+		if m.Number = 1 + uint64(d.Intn(int(c.numbers[s]+1))); m.Number > c.numbers[s] {
+			m.Number++
+		}
+		c.request(s, m)
+	case 9: // an expiry of another master
+		c.apply(&pb.Command{Epoch: c.s.Epoch() + 1, Op: &pb.Command_ExpireSession{ExpireSession: &pb.ExpireSession{Session: s, LastChange: view.LastChange}}})
+	case 10:
+		c.apply(&pb.Command{Op: &pb.Command_Clock{Clock: &pb.Clock{}}})
 	case 0:
 		c.request(s, &pb.Command{Op: &pb.Command_CloseSession{CloseSession: &pb.CloseSession{WorkEnded: d.flip()}}})
 	case 1:
