@@ -57,15 +57,10 @@ func (m *Model) event(id uint64, e *pb.SessionEvent) {
 func (m *Model) end(s *session, why pb.LossReason, workEnded bool) {
 	delete(m.sessions, s.id)
 	delete(m.nonces, s.nonce)
-	paths := make([]string, 0, len(m.locks))
-	for path := range m.locks {
-		paths = append(paths, path)
+	for _, t := range m.ticketsOf(s.id) {
+		m.endClaim(t.path, m.locks[t.path], s, t.ticket, why, workEnded)
 	}
-	sort.Strings(paths)
-	for _, path := range paths {
-		m.endLock(path, m.locks[path], s, why, workEnded)
-	}
-	paths = paths[:0]
+	var paths []string
 	for path, n := range m.nodes {
 		if n.stat.Owner == s.id {
 			paths = append(paths, path)
@@ -82,9 +77,30 @@ func (m *Model) end(s *session, why pb.LossReason, workEnded bool) {
 	m.change(store.Change{Kind: store.ChangeSessionClosed, Session: s.id})
 }
 
-func (m *Model) endLock(path string, l *lock, s *session, why pb.LossReason, workEnded bool) {
+type ticket struct {
+	ticket uint64
+	path   string
+}
+
+// ticketsOf returns what a session holds, has lost or waits for, by ticket.
+func (m *Model) ticketsOf(id uint64) (all []ticket) {
+	for path, l := range m.locks {
+		for _, list := range [][]claim{l.holders, l.waiters} {
+			for i := range list {
+				if list[i].session == id {
+					all = append(all, ticket{list[i].ticket, path})
+				}
+			}
+		}
+	}
+	sort.Slice(all, func(i, j int) bool { return all[i].ticket < all[j].ticket })
+	return all
+}
+
+// endClaim ends one of them.
+func (m *Model) endClaim(path string, l *lock, s *session, ticket uint64, why pb.LossReason, workEnded bool) {
 	for i := 0; i < len(l.waiters); {
-		if c := l.waiters[i]; c.session == s.id {
+		if c := l.waiters[i]; c.session == s.id && c.ticket == ticket {
 			l.waiters = without(l.waiters, i)
 			m.lockChange(path, l, &c, store.LockEventNone, 0)
 		} else {
@@ -93,7 +109,7 @@ func (m *Model) endLock(path string, l *lock, s *session, why pb.LossReason, wor
 	}
 	for i := 0; i < len(l.holders); {
 		c := l.holders[i]
-		if c.session != s.id {
+		if c.session != s.id || c.ticket != ticket {
 			i++
 			continue
 		}
