@@ -6,6 +6,8 @@
 package model
 
 import (
+	"sort"
+
 	"github.com/seed70370324/lockd/store"
 	"github.com/seed70370324/lockd/store/pb"
 )
@@ -273,10 +275,15 @@ func code(c pb.Code) *pb.Result { return &pb.Result{Code: c} }
 // settle passes on the locks that the command has touched and removes the
 // containers on which nothing is left, upwards.
 func (m *Model) settle() {
-	for i := 0; i < len(m.touched); i++ {
-		path := m.touched[i]
+	sort.Strings(m.touched)
+	granted := len(m.touched)
+	for _, path := range m.touched {
 		m.passOn(path)
-		m.removeIdle(path)
+	}
+	for i := granted - 1; i >= 0; i-- {
+		for path := m.touched[i]; m.removeIdle(path); {
+			path = parentOf(path)
+		}
 	}
 	m.touched = m.touched[:0]
 }

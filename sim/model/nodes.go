@@ -288,15 +288,18 @@ func (m *Model) remove(path string, reason pb.DeleteReason) {
 	m.touch(up)
 }
 
-func (m *Model) removeIdle(path string) {
+// removeIdle removes a container on which nothing is left; it reports whether
+// it did, since then the one above it may be idle.
+func (m *Model) removeIdle(path string) bool {
 	n := m.nodes[path]
 	if n == nil || n.stat.Kind != pb.NodeKind_CONTAINER || !n.used || n.stat.Children > 0 {
-		return
+		return false
 	}
 	if l := m.locks[path]; l != nil && len(l.holders)+len(l.waiters) > 0 {
-		return
+		return false
 	}
 	m.remove(path, pb.DeleteReason_CONTAINER_IDLE)
+	return true
 }
 
 // multi does all of its operations or none.
