@@ -60,10 +60,11 @@ func (r *Replica) catchUpTick() {
 	}
 	// Bytes that still come are a reason to wait; where links do not tell of them,
 	// it is waited longer each time.
-	patience := catchUpTimeout + 2*r.patience()
+	patience := catchUpTimeout
 	if !r.arrivals {
 		patience <<= min(c.vain, 4)
 	}
+	patience += 2 * r.patience()
 	switch {
 	case c.asked && r.now-max(c.at, r.link(c.peer).arrived) > patience:
 		c.asked = false

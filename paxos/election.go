@@ -214,7 +214,12 @@ func (r *Replica) follow(b Ballot, leader ReplicaID) {
 	r.raisePromise(b)
 	if r.role != Follower || r.ballot != b || r.leader != leader {
 		r.becomeFollower(b, leader)
-		r.catch.sent = 0
+		// The leader knows all that is chosen, and it is heard: what was asked of
+		// others, who may be dead, need not be waited for.
+		r.catch.sent, r.catch.asked, r.catch.vain = 0, false, 0
+		if leader != 0 {
+			r.catch.peer = leader
+		}
 	}
 	r.probe = nil
 	r.heard = r.now

@@ -296,6 +296,10 @@ func (r *Replica) keepQuiet() {
 // that it lacks.
 const winnerTime = 15 * time.Second
 
+// holderTime is the same where it lacks chosen slots and the replica that knows
+// them is not heard: another may have them, or be elected by those that answer.
+const holderTime = 2 * time.Second
+
 // winnerTick is to a candidate that has won what leaderTick is to a leader: it
 // must not keep the others quiet in vain.
 func (r *Replica) winnerTick() {
@@ -317,6 +321,8 @@ func (r *Replica) winnerTick() {
 		r.giveUp("no majority heard")
 	case r.diskHangs():
 		r.giveUp("own disk hangs")
+	case r.chosen < p.chosen && r.now-p.heard[p.holder] > r.deaf(p.holder) && r.now-p.progressAt > holderTime+2*r.patience():
+		r.giveUp("replica %d, which knows of a higher chosen slot, is not heard", p.holder)
 	case r.now-p.progressAt > winnerTime+2*r.patience():
 		r.giveUp("nothing of what is lacking comes")
 	default:
