@@ -185,14 +185,20 @@ func setDefaults(o *Options) {
 	num(&o.MemoryBytes, 64<<20)
 }
 
+func (r *Replica) label(l Label) {
+	r.wallSeconds, r.cellTime, r.cellEpoch = max(l.WallSeconds, 0), l.CellTime, l.CellEpoch
+}
+
 // Step takes one event at time now, which never goes back. What it causes
 // gathers until Take.
 func (r *Replica) Step(now time.Duration, ev Event) {
 	r.now = max(r.now, now)
 	switch ev := ev.(type) {
 	case Tick:
-		r.wallSeconds, r.cellTime, r.cellEpoch = max(ev.WallSeconds, 0), ev.CellTime, ev.CellEpoch
+		r.label(Label(ev))
 		r.tick()
+	case Label:
+		r.label(ev)
 	case Receive:
 		r.receive(&ev.Message)
 	case Arriving:

@@ -163,6 +163,9 @@ type (
 		CellTime    int64
 		CellEpoch   uint64 // how many Lead entries had been applied when CellTime was read
 	}
+	// Label has the labels of a Tick and tells no time: for a replica that may not
+	// campaign yet, and whose promise is to carry its wall clock all the same.
+	Label Tick
 	// Receive delivers a message. From is the authenticated sender.
 	Receive struct{ Message Message }
 	// Arriving says that bytes of a bulk message from From have arrived that is
@@ -223,6 +226,7 @@ type (
 )
 
 func (Tick) event()          {}
+func (Label) event()         {}
 func (Receive) event()       {}
 func (Arriving) event()      {}
 func (Sent) event()          {}

@@ -319,7 +319,6 @@ type NodeOptions struct {
 	SnapshotBytes  int64          // or so many bytes of commands, default 64 MiB
 	TrailSlots     int            // slots kept in the log behind the older snapshot, default 10,000
 	State          StateLimits    // what this process can hold
-	WallHours      uint64         // hours since 2025-01-01: high part of the first revision, when founding
 	NewIdentity    func() uint64  // random cell identity, when founding
 	Now            time.Duration
 }

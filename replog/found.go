@@ -184,7 +184,8 @@ func (n *Node) firstConfiguration() *paxos.Configuration {
 	c := *n.initial
 	c.Members = slices.Clone(c.Members)
 	c.CellIdentity = n.o.NewIdentity()
-	c.RevisionFloor = n.o.WallHours<<40 + 1
+	// The first Lead entry, which follows, raises it to the founders' clocks.
+	c.RevisionFloor = 1
 	for i := range c.Members {
 		m := &c.Members[i]
 		if p := n.peer(m.ID); p != nil {

@@ -334,6 +334,7 @@ func (n *Node) Step(now time.Duration, ev Event) {
 }
 
 func (n *Node) tick(t Tick) {
+	n.px.Step(n.now, paxos.Label(t)) // also for the promise by which the cell is founded
 	n.foundingTick()
 	n.fetchTick()
 	if n.ticks() {

@@ -168,7 +168,6 @@ func (h *host) start() error {
 		ClientAddress: h.name + ":2",
 		SnapshotSlots: 1 << 30,
 		SnapshotBytes: 1 << 40,
-		WallHours:     5,
 		NewIdentity:   c.fresh,
 		Now:           c.now,
 	}

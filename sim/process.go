@@ -18,7 +18,6 @@ import (
 const (
 	cellName    = "sim"
 	wallStart   = int64(1_750_000_000_000) // Unix milliseconds at the start of every run
-	wallHours   = 4000
 	tickEvery   = 20 * millisecond
 	loopLatency = 150 * microsecond
 	roomReserve = 512 << 10 // twice what the master keeps free for other answers
@@ -205,7 +204,7 @@ func (p *process) options() replica.Options {
 	}
 	o.Node = replog.NodeOptions{
 		Cell: cellName, Name: p.name, PeerAddress: p.name + ":7201", ClientAddress: p.address(),
-		SnapshotSlots: w.plan.snapshotSlots, TrailSlots: w.plan.trailSlots, WallHours: wallHours,
+		SnapshotSlots: w.plan.snapshotSlots, TrailSlots: w.plan.trailSlots,
 		NewIdentity: func() uint64 { return w.diskRandom.uint64()>>1 | 1 },
 		Now:         p.now(),
 	}

@@ -5,7 +5,6 @@ import (
 	"strconv"
 
 	"github.com/spf13/cobra"
-	"github.com/spf13/pflag"
 
 	"github.com/seed70370324/lockd/client"
 )
@@ -22,7 +21,7 @@ type conditionFlags struct {
 	revision, instance, generation, fence string
 	whileHeld                             string
 	absent                                bool
-	set                                   *pflag.FlagSet
+	command                               *cobra.Command
 }
 
 // add adds the flags of conditions on the node, and --while-held.
@@ -37,9 +36,10 @@ func (fl *conditionFlags) add(c *cobra.Command) {
 
 // addHeld adds --while-held alone.
 func (fl *conditionFlags) addHeld(c *cobra.Command) {
-	fl.set = c.Flags()
-	fl.set.StringVar(&fl.whileHeld, "while-held", "", "only while this holding of a lock lasts; without a value, the one in "+envHold+", which 'lockctl lock' sets")
-	fl.set.Lookup("while-held").NoOptDefVal = fromEnvironment
+	fl.command = c
+	f := c.Flags()
+	f.StringVar(&fl.whileHeld, "while-held", "", "only while this holding of a lock lasts; without a value, the one in "+envHold+", which 'lockctl lock' sets")
+	f.Lookup("while-held").NoOptDefVal = fromEnvironment
 }
 
 // addAbsent adds --if-absent.
@@ -58,7 +58,7 @@ func (fl *conditionFlags) conditions() (list []client.ConditionOption, err error
 		{"if-generation", fl.generation, client.IfGeneration},
 		{"held-fence", fl.fence, client.HeldFence},
 	} {
-		if !fl.set.Changed(f.name) {
+		if !fl.command.Flags().Changed(f.name) {
 			continue
 		}
 		n, err := strconv.ParseUint(f.value, 10, 64)
@@ -77,7 +77,7 @@ func (fl *conditionFlags) conditions() (list []client.ConditionOption, err error
 
 // held returns the condition of --while-held, if it is given.
 func (fl *conditionFlags) held() (list []client.HoldOption, err error) {
-	if !fl.set.Changed("while-held") {
+	if !fl.command.Flags().Changed("while-held") {
 		return nil, nil
 	}
 	text := fl.whileHeld

@@ -60,7 +60,7 @@ func (l *live) start() {
 	l.opened, l.storage = opened, opened.Storage
 	ro := Options{Version: "test", WallMS: func() int64 { return 1_700_000_000_000 }}
 	ro.Node = replog.NodeOptions{Cell: "test", Name: l.name, ClientAddress: l.name + ":7101", PeerAddress: l.name + ":7201",
-		WallHours: 1, NewIdentity: func() uint64 { return 0xce11 }, Now: l.c.now}
+		NewIdentity: func() uint64 { return 0xce11 }, Now: l.c.now}
 	ro.Node.Paxos = paxos.Options{Seed: uint64(l.id), Now: l.c.now}
 	for i := 1; i <= l.c.n; i++ {
 		ro.Node.InitialCluster = append(ro.Node.InitialCluster, paxos.Member{

@@ -269,6 +269,10 @@ func TestCellOfThree(t *testing.T) {
 	a.open()
 	a.put("/x", "one")
 	s := a.status()
+	// The first mastership's revisions follow the founders' clocks already.
+	if since := int64(s.GetRevision()>>31) - (time.Now().Unix() - time.Date(2025, 1, 1, 0, 0, 0, 0, time.UTC).Unix()); since > 0 || since < -60 {
+		t.Errorf("revision %d is of %d s from now", s.GetRevision(), since)
+	}
 	if s.GetRole() != "master" || s.GetVersion() != "test" || len(s.GetPeers()) != 2 || s.GetSessions() != 1 {
 		t.Errorf("status: %v", s)
 	}

@@ -65,10 +65,3 @@ func randomUint64() uint64 {
 	_, _ = rand.Read(b[:])
 	return binary.LittleEndian.Uint64(b[:])
 }
-
-// wallHours is the time-based part of a new cell's first revision: hours since
-// 2025-01-01. A clock that is wrong only makes the numbers start elsewhere.
-func wallHours(now time.Time) uint64 {
-	h := now.Sub(time.Date(2025, 1, 1, 0, 0, 0, 0, time.UTC)) / time.Hour
-	return uint64(max(h, 0))
-}

@@ -174,7 +174,6 @@ func (s *Server) start(opened *replog.Opened) (*parts, error) {
 	options.Node.Paxos.Now = options.Node.Now
 	options.Node.Paxos.Seed = randomUint64()
 	options.Node.NewIdentity = randomUint64
-	options.Node.WallHours = wallHours(time.Now())
 	box := newMailbox()
 	box.most = s.cfg.Limits.MaxWaiting
 	door := newDoor(s.listeners.client, s.cfg.Limits, box, s.metrics, s.log)

@@ -661,7 +661,7 @@ type Config struct {
 	Members       []*Member              `protobuf:"bytes,1,rep,name=members,proto3" json:"members,omitempty"`
 	Cell          string                 `protobuf:"bytes,2,opt,name=cell,proto3" json:"cell,omitempty"`
 	CellIdentity  uint64                 `protobuf:"varint,3,opt,name=cell_identity,json=cellIdentity,proto3" json:"cell_identity,omitempty"`
-	RevisionFloor uint64                 `protobuf:"varint,4,opt,name=revision_floor,json=revisionFloor,proto3" json:"revision_floor,omitempty"` // founding: first revision, its high part time based
+	RevisionFloor uint64                 `protobuf:"varint,4,opt,name=revision_floor,json=revisionFloor,proto3" json:"revision_floor,omitempty"` // founding: first revision; the first Lead entry raises it to the founders' clocks
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
