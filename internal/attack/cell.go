@@ -93,7 +93,7 @@ func (c *cell) start(i int) error {
 	}
 	defer log.Close() // the child has its own
 	cmd.Stdout, cmd.Stderr = log, log
-	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	cmd.SysProcAttr = childAttributes()
 	if err := cmd.Start(); err != nil {
 		return fmt.Errorf("start %s: %w (make build first)", name, err)
 	}
