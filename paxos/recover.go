@@ -13,7 +13,6 @@ type phaseOne struct {
 	handover bool
 	durable  bool // own promise is on disk: own vote counts
 	began    time.Duration
-	asked    time.Duration      // when the first prepares left; 0: they have not
 	sent     time.Duration      // when the last ones did
 	again    int                // how often prepares were sent again
 	promises map[ReplicaID]Slot // who promised, and its chosen index

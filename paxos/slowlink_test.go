@@ -16,7 +16,6 @@ type load struct {
 	given   paxos.Ballot
 	ballots map[paxos.Ballot]bool // that led
 	smalls  []string
-	tries   int
 }
 
 func (l *lab) load(large ...string) *load {

@@ -85,7 +85,7 @@ func TestStoresPlantedBugs(t *testing.T) {
 		{invariant.OldExpiryTaken, func(c *cell, a, b uint64) string {
 			x, _ := c.s.Session(a)
 			old := &pb.Command{Epoch: c.s.Epoch(), Op: &pb.Command_ExpireSession{ExpireSession: &pb.ExpireSession{Session: a, LastChange: x.LastChange}}}
-			c.s.ApplyLead(0, 0)
+			c.s.ApplyLead(0, 0, c.s.Epoch())
 			return c.applyBytes(marshal(c.t, old)).Code.String()
 		}, "STALE_EPOCH", "OK"},
 		{invariant.PutOnContainerGoes, func(c *cell, a, b uint64) string {

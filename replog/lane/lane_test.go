@@ -15,7 +15,6 @@ import (
 type frame struct {
 	part    bool
 	payload []byte
-	ack     uint64 // if payload is nil
 }
 
 // pairing is a sender and the receivers of its two lanes, with all that is under
@@ -456,7 +455,6 @@ func transfer(t *testing.T, rate float64, delay time.Duration, size int) (took, 
 		at    time.Duration
 		sent  time.Duration
 		frame frame
-		bytes int
 	}
 	var wire []arrival
 	type ack struct {

@@ -56,7 +56,6 @@ type claim struct {
 	revision        uint64
 	ghost           bool
 	until           int64 // of a ghost, cell time; 0: unstarted
-	loss            pb.LossReason
 }
 
 type session struct {
