@@ -19,8 +19,8 @@ import (
 type outbox struct {
 	sender *lane.Sender
 	// beat is a heartbeat that waits: the socket takes nothing at the moment, and
-	// parts are to be acknowledged. A newer one takes its place, for nobody has a
-	// use for the older.
+	// parts are not acknowledged yet. A newer heartbeat replaces it: the older one
+	// tells the peer nothing more.
 	beat *pb.PeerMessage
 	room []byte // of parts
 }
@@ -36,8 +36,8 @@ func IsBulk(m *pb.PeerMessage) bool {
 	return false
 }
 
-// AcceptRank is the ballot of an accept: whoever speaks in a higher one has no
-// use for votes in it.
+// AcceptRank returns the ballot of an accept: a replica that speaks in a higher
+// one has no use for votes in it.
 func AcceptRank(m *pb.PeerMessage) lane.Rank {
 	if p := m.GetPaxos(); p.GetKind() == uint32(paxos.MsgAccept) {
 		return rank(p.Ballot)

@@ -26,7 +26,7 @@ type walFound struct {
 	leftovers []string                   // temporary files of a crash
 	torn      tail
 	cut       bool // the torn tail is to be cut
-	badLast   bool // the last block of the last segment holds bytes that nobody wrote there
+	badLast   bool // the last block of the last segment holds bytes that lockd did not write
 	last      *scanned
 }
 

@@ -179,8 +179,8 @@ func badHolding(list []*pb.Condition, i int) *pb.Result {
 
 // unmet returns the answer to an operation on the node at path, nil if there is
 // none, of whose conditions one does not hold; nil if all hold. The first that
-// does not is answered. Whoever finds the node there against exists = false
-// answers with the code that taken says.
+// does not is answered. Taken is the code of that answer where the node exists
+// against exists = false.
 func (s *Store) unmet(list []*pb.Condition, path string, n *node, taken pb.Code) *pb.Result {
 	for _, c := range list {
 		if r := s.unmetOne(c, path, n, taken); r != nil {

@@ -268,8 +268,8 @@ func (s *Sender) Queued() int {
 	return n
 }
 
-// Report gives Queued if somebody who was told it last time should be told
-// again: it has changed, and that is some time ago, or it is 0 now or was.
+// Report returns Queued, and whether the node, which has the last report, needs
+// another: it has changed, and that is some time ago, or it is 0 now or was.
 func (s *Sender) Report(now time.Duration) (queued int, again bool) {
 	queued = s.Queued()
 	if queued == s.told || queued != 0 && s.told != 0 && now-s.toldAt < reportEvery {
