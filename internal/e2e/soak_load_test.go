@@ -425,7 +425,11 @@ func (cl *soakClient) read() error {
 // and goes with it; its fence grows all the same.
 func (cl *soakClient) cycleOwn() error {
 	return cl.l.do(soakCycle, func() error {
+		// While there is no master a try is withdrawn after a second: not done.
 		lock, err := cl.s.TryLock(cl.l.hard, cl.lock)
+		for errors.Is(err, client.ErrUnavailable) && cl.l.hard.Err() == nil {
+			lock, err = cl.s.TryLock(cl.l.hard, cl.lock)
+		}
 		if err != nil {
 			return err
 		}
