@@ -194,7 +194,8 @@ func (r *Replica) onValues(m *Message) {
 	if came {
 		p.progressAt = r.now
 	}
-	if m.From == p.fetch.from && m.Ballot == p.ballot {
+	// An answer to an earlier request says nothing of the present one.
+	if f := &p.fetch; m.From == f.from && m.Ballot == p.ballot && m.Slot == f.slots[0] {
 		if !came {
 			p.inVain()
 		}
