@@ -2,8 +2,8 @@ package client
 
 import "fmt"
 
-// optionName is an option as its caller wrote it, for what is said of one that
-// is given twice or that contradicts another.
+// optionName names an option in the error that says that it is given twice or
+// contradicts another.
 type optionName uint8
 
 const (

@@ -134,7 +134,7 @@ func TestTryLockWithoutService(t *testing.T) {
 	must(s.TryLock(ctx, "/l"))(t)
 }
 
-// Who asks for a lock with a context of that lock waits for nobody but itself.
+// A caller that asks for a lock with a context of that lock would wait for itself.
 func TestReentrant(t *testing.T) {
 	c := newCell(t)
 	s, other := c.dial(), c.dial()

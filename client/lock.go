@@ -100,7 +100,7 @@ func (c *holdContext) Value(key any) any {
 }
 
 // reentered returns the lock of path, held by the session of d, that ctx belongs
-// to, if there is one: who waits for it under itself waits for ever.
+// to, if there is one: a caller that waits for it under itself waits for ever.
 func (d *driver) reentered(ctx context.Context, path string) *Lock {
 	for l, _ := ctx.Value(holdKey{}).(*Lock); l != nil; l, _ = l.from.Value(holdKey{}).(*Lock) {
 		if l.d == d && l.path == path && l.Err() == nil {

@@ -22,7 +22,7 @@ func (h *holders) want(session uint64, data string) {
 	}
 }
 
-// A follower sees the address of who holds the lock, and none while nobody does.
+// A follower sees the address of the lock's holder, and none while there is none.
 func TestWatchHolder(t *testing.T) {
 	c := newCell(t)
 	n := newNetwork()

@@ -14,8 +14,8 @@ type batchSent struct {
 	again bool // some of it had been sent before: its answer measures nothing
 }
 
-// full reports whether a follower is to be sent nothing more before it has
-// accepted some of what it was sent.
+// full reports whether so much is in flight to a follower that no more is sent
+// before it has accepted some of that.
 func (p *follower) full() bool { return p.flying >= flightBytes }
 
 // launched notes what has been sent to a follower.

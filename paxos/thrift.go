@@ -119,7 +119,8 @@ func (r *Replica) hurryAt() time.Duration {
 	return Never
 }
 
-// releaseAt is when a spare is to be sent what is chosen and held back for it.
+// releaseAt returns when the leader sends a spare the chosen slots that it holds
+// back from it.
 func (r *Replica) releaseAt(p *follower) time.Duration {
 	if p.sent >= r.chosen || p.full() {
 		return Never
@@ -138,7 +139,7 @@ func (r *Replica) releaseAt(p *follower) time.Duration {
 	return x.at + r.holdTime()
 }
 
-// sendTo is the slot up to which a follower is to be sent accepts now.
+// sendTo returns the slot up to which the leader sends a follower accepts now.
 // Invariant: a spare whose votes count and that does not fetch has been sent each
 // slot hurryMax after it was proposed, or at the next Take behind that; and when
 // less than that is chosen and held back, it is within holdSlots and holdBytes.

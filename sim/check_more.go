@@ -70,8 +70,8 @@ func (h *history) heldAt(path string, revision uint64) lockVersion {
 	return lockVersion{}
 }
 
-// judgeSequencer: whoever asks, and whether the lock is still held or not, a
-// sequencer is valid exactly while the log has a live holder of its fence.
+// judgeSequencer holds every answer about a sequencer against the log: it is valid
+// exactly while the log has a live holder of its fence.
 func (h *history) judgeSequencer(k *call) {
 	check := k.read.GetCheck()
 	if check == nil {
@@ -189,8 +189,8 @@ func (h *history) checkWaited(k *call) {
 	}
 }
 
-// checkRefused: a try is refused only if somebody holds the lock, waits for it,
-// or has left a ghost.
+// checkRefused reports a try that was refused although no session holds the lock,
+// waits for it, or has left a ghost.
 func (h *history) checkRefused(op *storepb.Acquire, result *storepb.Result, s *store.Store) {
 	if result.GetCode() != storepb.Code_HELD {
 		return

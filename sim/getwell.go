@@ -9,8 +9,8 @@ import (
 
 // failoverWithin bounds how long after the end of all faults, or after they
 // ended for a majority, a cell may be without a master. A candidate that has won
-// with the promise of a replica that nobody hears any more waits 15 s for what
-// that one alone has; without that it would be a few.
+// and lacks values that one replica alone has waits 15 s for them; without that it
+// would be a few.
 const failoverWithin = 25 * second
 
 // getWell lets the clients work on for a moment without faults, then finish,

@@ -62,8 +62,8 @@ func (c *client) acquire(k *call) {
 	c.step(machine.Acquire{ID: k.id, Acquire: a, Stop: nanos(k.stop)})
 }
 
-// ephemeralLock is a node that goes with the session that has created it,
-// whoever holds its lock.
+// ephemeralLock is a node that goes with the session that has created it, also
+// while another session holds its lock.
 const ephemeralLock = "/e/lock"
 
 func lockPath(n int64) string { return "/l/" + string(rune('a'+n)) }

@@ -15,8 +15,8 @@ import (
 const year = 365 * 24 * time.Hour
 
 // The longest durations last; none wraps around into the past. Without a
-// service, nobody wakes the machine more often than its back-off says, so a day
-// is let pass at a time.
+// service, only the back-off wakes the machine, so the test lets a day pass at a
+// time.
 func TestForEver(t *testing.T) {
 	jump := func(r *rig) {
 		for range 10 {

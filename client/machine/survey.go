@@ -205,7 +205,7 @@ func (m *Machine) decided(identity uint64) {
 	}
 }
 
-// surveyAgain: nobody could say which cell this is.
+// surveyAgain begins anew: no address could say which cell this is.
 func (m *Machine) surveyAgain() {
 	v := &m.survey
 	v.on = false

@@ -287,7 +287,7 @@ func (w *watch) news(it *pb.WatchItem) bool {
 	return true
 }
 
-// learn notes what was told.
+// learn notes what the service has told.
 func (w *watch) learn(it *pb.WatchItem) {
 	switch {
 	case it.GetLock() != nil:

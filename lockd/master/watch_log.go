@@ -22,7 +22,7 @@ import (
 // and none left out unless the watch fell out of the log.
 
 // change is one change of one path. What one command did to a path is one change:
-// nobody can have seen the states between, and a client that acts on a change
+// no client can have seen the states between, and a client that acts on a change
 // may rely on having seen a state that was.
 type change struct {
 	full, bare *wirepb.WatchItem // with content and without; not to be changed

@@ -13,7 +13,7 @@ import (
 // failovers, also in a cell in which nothing else happens.
 //
 // A span of cell time must never be shorter than the real time in which it
-// passed, whoever read its two ends: else a lock-delay ends early behind a
+// passed, whichever replicas read its two ends: else a lock-delay ends early behind a
 // failover. Two rules keep that:
 //
 //   - No replica's cell time is ahead of the master's. A master slows its clock

@@ -73,7 +73,7 @@ func (f *FS) MendReads(name string) error {
 	return err
 }
 
-// Vanish takes a file away durably, behind the back of who has it open: as after
+// Vanish takes a file away durably, also from a process that has it open: as after
 // a repair of the file system, or by an operator's hand.
 func (f *FS) Vanish(name string) error {
 	f.mu.Lock()

@@ -126,8 +126,8 @@ func (r *Receiver) Part(frame []byte) (message []byte, err error) {
 	return r.buf, nil
 }
 
-// Ack gives the position to acknowledge. due: it should be, with whatever
-// leaves next; after a Part it is to be sent at once, due or not.
+// Ack returns the position to acknowledge. due: the next message that leaves
+// should carry it. After a Part the link sends it at once, due or not.
 func (r *Receiver) Ack() (upTo uint64, due bool) { return r.received, r.received-r.acked >= ackEvery }
 
 // Acked notes that upTo has been acknowledged.

@@ -42,7 +42,7 @@ func (w *window) part() int { return min(max(w.size/16, minPart), maxPart) }
 // parts cost more, and local networks need none.
 func (w *window) whole() int { return min(max(w.size/4, minPart), maxPart) }
 
-// stale reports whether the base is to be measured anew.
+// stale reports whether the base must be measured anew.
 func (w *window) stale(now time.Duration) bool { return w.base != 0 && now-w.baseAt > baseFor }
 
 // acked takes a round trip, with which so many bytes are acknowledged.

@@ -102,7 +102,7 @@ func (r *Relay) accept() {
 			return
 		}
 		if err != nil {
-			// Out of files, perhaps; whoever connects tries again.
+			// Out of files, perhaps; the dialer tries again.
 			r.sleep(10 * time.Millisecond)
 			continue
 		}
