@@ -44,6 +44,10 @@ func TestLostLockIsNotHandedOver(t *testing.T) {
 						t.Error(err)
 					}
 					holder(t, other, "/l", s.ID())
+					// The answer comes behind the news of the grant.
+					if _, err := s.Get(ctx, "/l"); err != nil {
+						t.Error(err)
+					}
 					n.set(false)
 					// Granted to another: the service has given the session up.
 					l = must(other.Lock(ctx, "/l", client.LockDelay(0)))(t)
