@@ -93,7 +93,7 @@ func read(profile string) ([]*block, error) {
 		if _, err := fmt.Sscanf(rest, "%d.%d,%d.%d %d %d", &b.line, &b.column, &b.end, &b.endAt, &b.statements, &reached); err != nil {
 			return nil, fmt.Errorf("the profile has a line that is none: %q", lines.Text())
 		}
-		if b.file = strings.TrimPrefix(name, module); isStorage(b.file) || b.statements == 0 {
+		if b.file = strings.TrimPrefix(name, module); isStorage(b.file) || b.statements == 0 || strings.HasPrefix(b.file, "sim/") {
 			continue
 		}
 		key, _, _ := strings.Cut(lines.Text(), " ")
