@@ -18,3 +18,8 @@
 // replog/faultfs, and the client's machine.Machine. Only the shells around them
 // (sockets, goroutines, real files) have a stand-in here: process and client.
 package sim
+
+import "github.com/seed70370324/lockd/internal/invariant"
+
+// A branch that is marked as unreachable and is reached fails the run.
+func init() { invariant.PanicAtUnreachable() }

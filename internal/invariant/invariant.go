@@ -18,6 +18,23 @@ func Assert(ok bool, format string, args ...any) {
 	}
 }
 
+// unreachablePanics is set once, by PanicAtUnreachable, before anything runs.
+var unreachablePanics bool
+
+// PanicAtUnreachable makes Unreachable panic from now on. The simulator and
+// tests call it while their package is initialized.
+func PanicAtUnreachable() { unreachablePanics = true }
+
+// Unreachable marks a branch that defends against what cannot happen, with the
+// reason why it cannot. In the simulator it panics, so that a wrong reason is
+// found; in the product it does nothing, and the branch that it marks keeps the
+// replica or client safe. The report of make sim-coverage counts marked branches.
+func Unreachable(reason string) {
+	if unreachablePanics {
+		panic("reached what cannot be reached: " + reason)
+	}
+}
+
 // Bug names a planted bug. Each one breaks exactly one rule, and a test shows
 // that the simulator finds it.
 type Bug string
@@ -106,12 +123,4 @@ var Bugs = []Bug{
 	LostMarkTolerated, LastFlushNotWrittenAgain, DirectWritesNotDurable, DirectoriesNotSynced, NoFdatasync,
 	IdentityBeforeSlotOne, BelievesBelowInstalled, SuccessorNotNoted,
 	OverloadedNotRepeated, CloseSaysWorkEnded, AnswerBeforeGuard,
-}
-
-// Unreachable marks a place that no run of correct replicas reaches: what was
-// checked before, or a rule of the protocol, excludes it. It ends the process as
-// a failed assertion does, in the simulator too, so a mark that is wrong shows.
-// `make sim-coverage` counts what stands under it apart.
-func Unreachable(reason string) {
-	panic("invariant broken: this was thought unreachable: " + reason)
 }
