@@ -49,7 +49,8 @@ type watches struct {
 
 func (ws *watches) forget() {
 	ws.closeBatch()
-	*ws = watches{byPath: make(map[string][]*topic), teller: teller{batch: ws.batch}}
+	ws.teller.forget()
+	*ws = watches{byPath: make(map[string][]*topic), teller: ws.teller}
 }
 
 // watch takes a Watch; it begins under the next proof of leadership.

@@ -28,13 +28,19 @@ type change struct {
 	full, bare *wirepb.WatchItem // with content and without; not to be changed
 	revision   uint64
 	size       int
-	topics     []*topic // that still have it
+	topics     []*topic // that have it, or had
+	left       int      // how many of them still have it
 
 	prev, next *change // in the log
 }
 
-// changeBytes is what a change costs in memory besides path and content.
-const changeBytes = 512
+const (
+	// changeBytes is what a change costs in memory besides path and content.
+	changeBytes = 512
+	// topicBytes is what it costs for each topic that has it. A path may be in some
+	// thousand topics, of all the paths above it.
+	topicBytes = 32
+)
 
 // changeLog holds the changes that are in some topic, oldest first.
 type changeLog struct {
@@ -206,7 +212,8 @@ func neverSeen(changes []store.Change, path string) bool {
 // go beyond the bounds.
 func (ws *watches) append(m *Master, n *change) {
 	l := &ws.log
-	n.size = changeBytes + len(n.full.GetPath()) + len(n.full.GetData()) + clientBytes(n.full.GetLock().GetHolder())
+	n.left = len(n.topics)
+	n.size = changeBytes + topicBytes*len(n.topics) + len(n.full.GetPath()) + len(n.full.GetData()) + clientBytes(n.full.GetLock().GetHolder())
 	if l.newest == nil {
 		l.oldest = n
 	} else {
@@ -223,9 +230,6 @@ func (ws *watches) append(m *Master, n *change) {
 		}
 		t.changes = append(t.changes, n)
 		t.bytes += n.size
-		if k := len(t.changes) - 1; k >= 1 && invariant.Planted(invariant.WatchExchangesOrder) {
-			t.changes[k-1], t.changes[k] = t.changes[k], t.changes[k-1]
-		}
 		ws.ready(t)
 	}
 	for _, t := range n.topics {
@@ -234,8 +238,11 @@ func (ws *watches) append(m *Master, n *change) {
 		}
 	}
 	for l.bytes > m.o.WatchLogBytes && l.oldest != n {
-		for o := l.oldest; len(o.topics) > 0; {
-			l.dropFirst(o.topics[0]) // the oldest of all is the oldest of its topics
+		o := l.oldest
+		for _, t := range o.topics {
+			if len(t.changes) > 0 && t.changes[0] == o { // the oldest of all is the oldest of its topics
+				l.dropFirst(t)
+			}
 		}
 	}
 }
@@ -264,15 +271,7 @@ func (l *changeLog) dropLast(t *topic) {
 // drop notes that a topic does not have a change any more.
 func (l *changeLog) drop(t *topic, n *change) {
 	t.bytes -= n.size
-	for i, o := range n.topics {
-		if o == t {
-			last := len(n.topics) - 1
-			n.topics[i] = n.topics[last]
-			n.topics = n.topics[:last]
-			break
-		}
-	}
-	if len(n.topics) > 0 {
+	if n.left--; n.left > 0 {
 		return
 	}
 	l.bytes -= n.size

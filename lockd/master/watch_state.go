@@ -245,17 +245,23 @@ func (m *Master) scanLocks(w *watch, p *statePages) {
 	}
 	if w.key.scope == wirepb.WatchScope_NODE {
 		if l, ok := m.st.Lock(w.key.path); ok {
+			p.scanned += lockScanned(&l)
 			look(l)
 		}
 		return
 	}
 	m.st.Locks(w.key.path, "", func(l store.LockView) bool {
-		p.scanned += nodeScanned * (1 + len(l.Holders) + len(l.Waiters))
+		p.scanned += lockScanned(&l)
 		if w.key.scope == wirepb.WatchScope_CHILDREN && l.Path != w.key.path && parentOf(l.Path) != w.key.path {
 			return true
 		}
 		return look(l)
 	})
+}
+
+// lockScanned is what looking at a lock counts: each in its queue is listed.
+func lockScanned(l *store.LockView) int {
+	return nodeScanned * (1 + len(l.Holders) + len(l.Waiters))
 }
 
 // depthOf returns how many nodes are above a path.

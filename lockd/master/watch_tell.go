@@ -1,6 +1,8 @@
 package master
 
 import (
+	"slices"
+
 	"github.com/seed70370324/lockd/internal/invariant"
 	wirepb "github.com/seed70370324/lockd/internal/wire/pb"
 )
@@ -32,6 +34,8 @@ const (
 	roomReserve = 256 << 10
 	// stuckPerTick is how many connections without room are looked at with a tick.
 	stuckPerTick = 1024
+	// fewBlocked is from how many blocked watches on those that have ended are swept.
+	fewBlocked = 16
 )
 
 // page is an update that watches of a topic share; each gets its own id.
@@ -166,6 +170,9 @@ func (t *topic) pageFrom(from uint64, whole int, now uint64) *page {
 			break
 		}
 		p.items = append(p.items, it)
+		if k := len(p.items) - 1; k >= 1 && invariant.Planted(invariant.WatchExchangesOrder) {
+			p.items[k-1], p.items[k] = p.items[k], p.items[k-1]
+		}
 		p.bytes += size
 		p.to++
 	}
@@ -207,7 +214,19 @@ func (ws *watches) block(w *watch) {
 		c.stuck = true
 		ws.stuck = append(ws.stuck, c)
 	}
+	if len(c.blocked) >= 2*len(c.watches)+fewBlocked { // most have ended
+		c.blocked = slices.DeleteFunc(c.blocked, func(w *watch) bool { return w.dead })
+	}
 	c.blocked = append(c.blocked, w)
+}
+
+// forget leaves no connection among those that are looked at: the next mastership
+// begins with none.
+func (te *teller) forget() {
+	for _, c := range te.stuck {
+		c.stuck, c.blocked = false, nil
+	}
+	*te = teller{batch: te.batch}
 }
 
 // unblock looks again at connections that had no room.
