@@ -317,6 +317,71 @@ func TestPartsOfATransaction(t *testing.T) {
 	c.metric("n1", store.LimitMulti, 3)
 }
 
+// manyConditionsOf are requests with so many conditions, and with lists that only
+// a master makes.
+func manyConditionsOf(n int) map[string]*storepb.Command {
+	list := make([]*storepb.Condition, n)
+	for i := range list {
+		list[i] = &storepb.Condition{}
+	}
+	refs, notes := make([]*storepb.TimerRef, n), make([]*storepb.SessionNote, n)
+	for i := range n {
+		refs[i], notes[i] = &storepb.TimerRef{}, &storepb.SessionNote{}
+	}
+	one := func(op *storepb.MultiOp) *storepb.Command {
+		return &storepb.Command{Op: &storepb.Command_Multi{Multi: &storepb.Multi{Ops: []*storepb.MultiOp{op}}}}
+	}
+	return map[string]*storepb.Command{
+		"create":       {Op: &storepb.Command_Create{Create: &storepb.Create{Path: "/a", Conditions: list}}},
+		"put":          {Op: &storepb.Command_Put{Put: &storepb.Put{Path: "/a", Conditions: list}}},
+		"delete":       {Op: &storepb.Command_Delete{Delete: &storepb.Delete{Path: "/a", Conditions: list}}},
+		"multi create": one(&storepb.MultiOp{Op: &storepb.MultiOp_Create{Create: &storepb.Create{Path: "/a", Conditions: list}}}),
+		"multi put":    one(&storepb.MultiOp{Op: &storepb.MultiOp_Put{Put: &storepb.Put{Path: "/a", Conditions: list}}}),
+		"multi delete": one(&storepb.MultiOp{Op: &storepb.MultiOp_Delete{Delete: &storepb.Delete{Path: "/a", Conditions: list}}}),
+		"multi check":  one(&storepb.MultiOp{Op: &storepb.MultiOp_Check{Check: &storepb.Check{Path: "/a", Conditions: list}}}),
+		"timers":       {Op: &storepb.Command_Timers{Timers: &storepb.Timers{Due: refs}}},
+		"notes":        {Op: &storepb.Command_NoteSessions{NoteSessions: &storepb.NoteSessions{Notes: notes}}},
+	}
+}
+
+// What a message takes in memory counts while it waits for the loop, and a small
+// frame that would be a very large message is not decoded.
+func TestConditionsOfARequestAreBounded(t *testing.T) {
+	for _, n := range []int{0, 10, manyConditions, manyConditions + 1, 1 << 19} {
+		for name, c := range manyConditionsOf(n) {
+			m := &pb.ClientMessage{Body: &pb.ClientMessage_Request{Request: &pb.Request{Command: c}}}
+			payload, err := proto.Marshal(m)
+			if err != nil {
+				t.Fatal(err)
+			}
+			last := tooManyParts(payload)
+			if n <= manyParts && last != nil || n > manyConditions && last == nil {
+				t.Errorf("%s with %d: %+v", name, n, last)
+			}
+			if w := weight(m, len(payload)); w < n*100 {
+				t.Errorf("%s with %d weighs %d", name, n, w)
+			}
+		}
+	}
+	// What the store takes passes, in one piece.
+	var all []*storepb.MultiOp
+	for range store.MultiMax {
+		op := &storepb.Put{Path: "/a", Conditions: make([]*storepb.Condition, store.ConditionsMax)}
+		for i := range op.Conditions {
+			op.Conditions[i] = &storepb.Condition{Demand: &storepb.Condition_HeldBy{HeldBy: &storepb.Holding{Path: "/a", Session: 1, Ticket: uint64(i + 1)}}}
+		}
+		all = append(all, &storepb.MultiOp{Op: &storepb.MultiOp_Put{Put: op}})
+	}
+	payload, err := proto.Marshal(&pb.ClientMessage{Body: &pb.ClientMessage_Request{Request: &pb.Request{Command: &storepb.Command{
+		Op: &storepb.Command_Multi{Multi: &storepb.Multi{Ops: all}}}}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if last := tooManyParts(payload); last != nil {
+		t.Errorf("a transaction at its limits is refused: %+v", last)
+	}
+}
+
 // metric waits until a replica's /metrics says that a limit has refused so
 // much.
 func (c *testCell) metric(name, limit string, want int) {
