@@ -145,7 +145,7 @@ func (m *Master) Dropped(now time.Duration, commands [][]byte) {
 		case opOpen:
 			_, nonce := field(h.body, openNonce)
 			if o := m.opening[string(nonce)]; o != nil && o.applied == nil {
-				delete(m.opening, o.nonce)
+				m.removeOpening(o)
 				m.growing = m.growing.minus(o.grows)
 				m.sendError(o.conn, &wirepb.Error{Code: wirepb.ErrorCode_OVERLOADED, Id: o.id, RetryAfterMs: retryOverloaded,
 					Text: "the log did not take it; try again soon"})

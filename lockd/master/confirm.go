@@ -34,6 +34,7 @@ type rounds struct {
 	flying []round  // asked for, by ID
 	proven []round  // proven; wait for their slot to be applied
 	reads  int      // reads and watches among all of them
+	bytes  int      // that their messages take besides
 }
 
 type round struct {
@@ -45,12 +46,47 @@ type round struct {
 	slot    paxos.Slot
 }
 
-func (r *rounds) forget() { r.gather, r.flying, r.proven, r.reads = nil, nil, nil, 0 }
+func (r *rounds) forget() { r.gather, r.flying, r.proven, r.reads, r.bytes = nil, nil, nil, 0, 0 }
 
-// maxWaiting is how many reads, watches and openings of one connection may wait
-// for a proof. KeepAlives and Attaches come on top, as many as there can be
-// sessions on it: more are no honest client's.
-const maxWaiting = 4096
+const (
+	// maxWaiting is how many reads, watches and openings of one connection may wait
+	// for a proof. KeepAlives and Attaches come on top, as many as there can be
+	// sessions on it: more are no honest client's.
+	maxWaiting = 4096
+	// maxWaitingBytes is the same of the bytes of a connection's messages, and
+	// mostWaitingBytes that of an honest client's: sixteen KeepAlives of all
+	// sessions that a connection may have.
+	maxWaitingBytes  = 4 << 20
+	mostWaitingBytes = 16 * 8 * maxKeepAlive
+)
+
+// weight is what a message takes besides its waiter. Its texts and lists are as
+// long as a client likes: what is wrong with them is said with the answer.
+func (w *waiter) weight() int {
+	switch {
+	case w.read != nil:
+		return readBytes(w.read)
+	case w.attach != nil:
+		return len(w.attach.GetNonce())
+	case w.keep != nil:
+		return 8 * len(w.keep.GetSessions())
+	}
+	return 0
+}
+
+func readBytes(r *wirepb.Read) int {
+	switch op := r.GetOp().(type) {
+	case *wirepb.Read_Node:
+		return len(op.Node.GetPath())
+	case *wirepb.Read_Children:
+		return len(op.Children.GetPath()) + len(op.Children.GetAfter())
+	case *wirepb.Read_Locks:
+		return len(op.Locks.GetPath()) + len(op.Locks.GetAfter())
+	case *wirepb.Read_Check:
+		return len(op.Check.GetSequencer())
+	}
+	return 0
+}
 
 // wait adds a waiter to the next round.
 func (m *Master) wait(w waiter) {
@@ -59,6 +95,14 @@ func (m *Master) wait(w waiter) {
 			"%d messages of this connection wait for an answer; read the answers first", n))
 		return
 	}
+	weight := w.weight()
+	if n := w.conn.waitingBytes + weight; n > mostWaitingBytes {
+		m.cutOff(w.conn, LimitConnReads, wirepb.ErrorCode_TOO_MANY, fmt.Sprintf(
+			"messages of %d bytes of this connection wait for an answer; read the answers first", n))
+		return
+	}
+	w.conn.waitingBytes += weight
+	m.rounds.bytes += weight
 	if w.read != nil || w.watch != nil {
 		m.rounds.reads++
 	}
@@ -135,6 +179,9 @@ func (m *Master) answer(w *waiter, since time.Duration) {
 		m.rounds.reads--
 	}
 	w.conn.waiting--
+	weight := w.weight()
+	w.conn.waitingBytes -= weight
+	m.rounds.bytes -= weight
 	switch {
 	case w.open != nil:
 		// A repeat on a later connection has a waiter of its own.

@@ -21,12 +21,15 @@ type conn struct {
 	dirty bool
 
 	sessions []*session // bound to it; session.place is the index
+	opening  int        // sessions that are being opened for it
 	watches  map[uint64]*watch
 	keep     *wirepb.KeepAlive // held
 	keepHand *hand
 	keepAt   time.Duration // when it arrived
 	keepDue  time.Duration
 	waiting  int // messages of this connection that wait for a proof of leadership
+	// waitingBytes is what these take besides their waiters.
+	waitingBytes int
 
 	// Of its watches, see watch_tell.go.
 	promised  int // bytes sent in this batch

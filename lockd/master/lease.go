@@ -191,9 +191,9 @@ type hand struct {
 func (h *hand) drop(m *Master) { h.open, h.end = false, m.leaseTime(m.now) }
 
 // inHand reports whether the session's client has been heard and waits for the
-// answer: to a KeepAlive, or to an Attach.
+// answer: to a KeepAlive, to an Attach, or to the repeat of its opening.
 func (s *session) inHand() bool {
-	return s.conn != nil && (s.attaching || (s.hand != nil && s.hand.open && s.hand.conn == s.conn))
+	return s.opening != nil || s.conn != nil && (s.attaching || (s.hand != nil && s.hand.open && s.hand.conn == s.conn))
 }
 
 // dropHeld forgets a connection's held KeepAlive.

@@ -98,16 +98,7 @@ func (m *Master) sessionsMax(c *conn) int {
 // noRoom reports whether a connection has all the sessions it may have; those
 // that are being opened count.
 func (m *Master) noRoom(c *conn) bool {
-	limit, n := m.sessionsMax(c), len(c.sessions)
-	if n+len(m.opening) < limit {
-		return false
-	}
-	for _, o := range m.opening {
-		if o.conn == c {
-			n++
-		}
-	}
-	return n >= limit
+	return len(c.sessions)+c.opening >= m.sessionsMax(c)
 }
 
 // tooManySessions is the refusal of another session on a connection.
@@ -121,11 +112,15 @@ func (m *Master) tooManySessions(c *conn, e *wirepb.Error) {
 // of leadership; if not, it is refused with e. KeepAlives and Attaches do not
 // ask: no limit refuses them.
 func (m *Master) mayWait(c *conn, e *wirepb.Error) bool {
-	if c.waiting < maxWaiting {
+	switch {
+	case c.waiting >= maxWaiting:
+		e.Text = fmt.Sprintf("%d messages of this connection wait for an answer, the limit is %d: repeat this one when some are answered", c.waiting, maxWaiting)
+	case c.waitingBytes >= maxWaitingBytes:
+		e.Text = fmt.Sprintf("messages of %d bytes of this connection wait for an answer, the limit is %d: repeat this one when some are answered", c.waitingBytes, maxWaitingBytes)
+	default:
 		return true
 	}
 	e.Code = wirepb.ErrorCode_OVERLOADED
-	e.Text = fmt.Sprintf("%d messages of this connection wait for an answer, the limit is %d: repeat this one when some are answered", c.waiting, maxWaiting)
 	m.limited(c, LimitConnReads, e)
 	return false
 }

@@ -220,6 +220,9 @@ func (m *Master) forget() {
 	m.silence = btree.NewG(32, deadline.less)
 	m.clears = nil
 	m.held = btree.NewG(32, heldUntil.less)
+	for _, o := range m.opening {
+		o.conn.opening = 0
+	}
 	m.opening = make(map[string]*opening)
 	m.pending, m.bytes, m.expiring = 0, 0, 0
 	m.growing = size{}
@@ -354,12 +357,13 @@ type InFlight struct {
 	Expiries        int
 	Waiting         int // messages that wait for a proof of leadership
 	Reads           int // reads and watches among these
+	WaitingBytes    int // of all these
 }
 
 // InFlight returns what is under way.
 func (m *Master) InFlight() InFlight {
 	f := InFlight{Requests: m.pending, Bytes: m.bytes, Openings: len(m.opening), Expiries: m.expiring, Reads: m.rounds.reads,
-		Nodes: m.growing.nodes, StateBytes: m.growing.bytes}
+		Nodes: m.growing.nodes, StateBytes: m.growing.bytes, WaitingBytes: m.rounds.bytes}
 	for _, c := range m.conns {
 		f.Waiting += c.waiting
 	}

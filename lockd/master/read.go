@@ -47,6 +47,11 @@ func (m *Master) read(c *conn, r *wirepb.Read) {
 			Text: fmt.Sprintf("%d reads wait, the limit is %d: try again soon", m.rounds.reads, m.o.MaxPending)})
 		return
 	}
+	if m.rounds.bytes >= maxPendingBytes {
+		m.limited(c, LimitReads, &wirepb.Error{Code: wirepb.ErrorCode_OVERLOADED, Id: id,
+			Text: fmt.Sprintf("reads of %d bytes wait, the limit is %d: try again soon", m.rounds.bytes, maxPendingBytes)})
+		return
+	}
 	if !m.mayWait(c, &wirepb.Error{Id: id}) {
 		return
 	}

@@ -74,8 +74,9 @@ func (m *Master) request(c *conn, r *wirepb.Request) {
 		return
 	}
 	grows := growthMax(cmd)
-	if limit, text := m.full(cmd, grows); limit != "" {
-		m.refuseFull(c, limit, text, &wirepb.Error{Session: id, Number: number})
+	if e := m.full(cmd, grows); e != nil {
+		e.Session, e.Number = id, number
+		m.limited(c, e.Limit, e)
 		return
 	}
 	if m.endless(s) {

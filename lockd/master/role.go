@@ -166,7 +166,7 @@ func (m *Master) stepDown(why string) {
 		out := c.out
 		m.release(c)
 		c.out = out
-		c.waiting = 0
+		c.waiting, c.waitingBytes = 0, 0
 	}
 	m.forget()
 	r.active, r.leaving, r.epoch, r.ballot = false, false, 0, paxos.Ballot{}

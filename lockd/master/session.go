@@ -114,6 +114,8 @@ func (m *Master) open(c *conn, o *wirepb.OpenSession) {
 			return
 		}
 		// A repeat before the first was answered: the answer goes to the later.
+		again.conn.opening--
+		c.opening++
 		again.id, again.conn, again.arrival = id, c, m.now
 		again.proven = false
 		m.wait(waiter{conn: c, arrival: m.now, open: again})
@@ -136,8 +138,9 @@ func (m *Master) open(c *conn, o *wirepb.OpenSession) {
 	command := &storepb.Command{Op: &storepb.Command_OpenSession{OpenSession: &storepb.OpenSession{
 		Nonce: o.GetNonce(), LeaseMs: o.GetLeaseMs(), Client: o.GetClient()}}}
 	grows := growthMax(command)
-	if limit, text := m.full(command, grows); limit != "" && !repeat {
-		m.refuseFull(c, limit, text, &wirepb.Error{Id: id})
+	if e := m.full(command, grows); e != nil && !repeat {
+		e.Id = id
+		m.limited(c, e.Limit, e)
 		return
 	}
 	lease := &command.GetOpenSession().LeaseMs
@@ -145,10 +148,20 @@ func (m *Master) open(c *conn, o *wirepb.OpenSession) {
 		*lease = uint64(defaultLease / time.Millisecond)
 	} // the store keeps it within its bounds, the answer says what it is
 	open := &opening{nonce: nonce, id: id, conn: c, arrival: m.now, grows: grows}
-	m.opening[nonce] = open
+	m.addOpening(open)
 	m.growing = m.growing.plus(grows)
 	m.propose(command)
 	m.wait(waiter{conn: c, arrival: m.now, open: open})
+}
+
+func (m *Master) addOpening(o *opening) {
+	m.opening[o.nonce] = o
+	o.conn.opening++
+}
+
+func (m *Master) removeOpening(o *opening) {
+	delete(m.opening, o.nonce)
+	o.conn.opening--
 }
 
 // opened answers an OpenSession once it is applied and leadership is proven.
@@ -157,7 +170,7 @@ func (m *Master) opened(o *opening) {
 	if m.opening[o.nonce] != o || o.applied == nil || (!o.proven && !o.conn.closing) {
 		return
 	}
-	delete(m.opening, o.nonce)
+	m.removeOpening(o)
 	r := o.applied
 	if r.GetCode() != storepb.Code_OK {
 		code := wirepb.ErrorCode_INVALID_ARGUMENT
@@ -175,7 +188,7 @@ func (m *Master) opened(o *opening) {
 	if s != nil && s.noted && !s.ended && !s.expiring {
 		// The repeat of an opening, late: its client is heard of.
 		s.opening = o
-		m.opening[o.nonce] = o
+		m.addOpening(o)
 		m.unnote(s)
 		m.clearNotes()
 		return
@@ -285,6 +298,10 @@ func (m *Master) ended(id uint64) {
 		m.expiring--
 	}
 	m.letGo(s) // tells that it is gone
+	if o := s.opening; o != nil {
+		s.opening = nil
+		m.opened(o)
+	}
 	m.settle(s)
 }
 

@@ -91,8 +91,11 @@ func pathMax(path string, create bool) size {
 		return size{}
 	}
 	n := strings.Count(path, "/")
-	return size{n, int64(n) * int64(thingBytes+len(path))}
+	return size{n, int64(n) * nodeMax(path)}
 }
+
+// nodeMax is the most that one node of a path takes.
+func nodeMax(path string) int64 { return int64(thingBytes + len(path)) }
 
 // growth is what a command adds to the state as it is now. Deletions in a Multi
 // are not set against what it adds.
@@ -103,8 +106,7 @@ func (m *Master) growth(c *storepb.Command) size {
 	case *storepb.Command_Put:
 		return m.putGrowth(op.Put)
 	case *storepb.Command_Acquire:
-		g := growthMax(c)
-		return size{min(g.nodes, m.missing(op.Acquire.GetPath())), g.bytes}
+		return m.withMissing(growthMax(c), op.Acquire.GetPath())
 	case *storepb.Command_Multi:
 		var g size
 		for _, one := range op.Multi.GetOps() {
@@ -122,18 +124,27 @@ func (m *Master) growth(c *storepb.Command) size {
 
 func (m *Master) createGrowth(c *storepb.Create) size {
 	g := createMax(c)
-	if !c.GetSequential() {
-		g.nodes = min(g.nodes, m.missing(c.GetPath()))
+	if c.GetSequential() {
+		return g
 	}
-	return g
+	return m.withMissing(g, c.GetPath())
 }
 
 func (m *Master) putGrowth(p *storepb.Put) size {
 	if n, ok := m.st.Node(p.GetPath()); ok {
 		return size{bytes: max(0, int64(len(p.GetData())-len(n.Data)))}
 	}
-	g := putMax(p)
-	return size{min(g.nodes, m.missing(p.GetPath())), g.bytes}
+	return m.withMissing(putMax(p), p.GetPath())
+}
+
+// withMissing lowers the most that the nodes of a path take to what those take that
+// are not there.
+func (m *Master) withMissing(g size, path string) size {
+	if g.nodes == 0 {
+		return g
+	}
+	n := min(g.nodes, m.missing(path))
+	return size{n, g.bytes - int64(g.nodes-n)*nodeMax(path)}
 }
 
 // missing counts the nodes of a path that are not there.
@@ -152,38 +163,39 @@ func (m *Master) missing(path string) (n int) {
 	return n
 }
 
-// full says which limit of the state a command would exceed, "" none. most is its
-// growthMax.
-func (m *Master) full(c *storepb.Command, most size) (limit, text string) {
+// full refuses what would exceed a limit of the state; nil: nothing does. most is the
+// command's growthMax. Where only what is under way may take the room, and most of that
+// seldom does, it is to be tried again.
+func (m *Master) full(c *storepb.Command, most size) *wirepb.Error {
 	if most == (size{}) || m.stateLimit == (size{}) {
-		return "", ""
+		return nil
 	}
 	var now size
 	now.nodes, now.bytes = m.st.Size()
-	now = now.plus(m.growing)
-	if now.plus(most).within(m.stateLimit) { // nearly always; no look at the nodes
-		return "", ""
+	if now.plus(m.growing).plus(most).within(m.stateLimit) { // nearly always; no look at the nodes
+		return nil
 	}
-	g := m.growth(c)
-	now = now.plus(g)
-	switch l := m.stateLimit; {
-	case l.nodes > 0 && g.nodes > 0 && now.nodes > l.nodes:
-		return LimitStateNodes, fmt.Sprintf("the cell's state has %d nodes, the limit is %d: delete something, or raise --max-state-nodes on every replica",
-			now.nodes-g.nodes, l.nodes)
-	case l.bytes > 0 && g.bytes > 0 && now.bytes > l.bytes:
-		return LimitStateBytes, fmt.Sprintf("the cell's state takes %d bytes, the limit is %d: delete something, or raise --max-state-bytes on every replica",
-			now.bytes-g.bytes, l.bytes)
+	g, l := m.growth(c), m.stateLimit
+	then := now.plus(g)
+	later := then.plus(m.growing)
+	switch {
+	case l.nodes > 0 && g.nodes > 0 && then.nodes > l.nodes:
+		return &wirepb.Error{Code: wirepb.ErrorCode_TOO_MANY, Limit: LimitStateNodes, Text: fmt.Sprintf(
+			"the cell's state has %d nodes, the limit is %d: delete something, or raise --max-state-nodes on every replica", now.nodes, l.nodes)}
+	case l.bytes > 0 && g.bytes > 0 && then.bytes > l.bytes:
+		return &wirepb.Error{Code: wirepb.ErrorCode_TOO_MANY, Limit: LimitStateBytes, Text: fmt.Sprintf(
+			"the cell's state takes %d bytes, the limit is %d: delete something, or raise --max-state-bytes on every replica", now.bytes, l.bytes)}
+	case l.nodes > 0 && g.nodes > 0 && later.nodes > l.nodes:
+		return &wirepb.Error{Code: wirepb.ErrorCode_OVERLOADED, Limit: LimitStateNodes, Text: fmt.Sprintf(
+			"the cell's state has %d nodes, requests under way may add %d, the limit is %d: try again soon", now.nodes, m.growing.nodes, l.nodes)}
+	case l.bytes > 0 && g.bytes > 0 && later.bytes > l.bytes:
+		return &wirepb.Error{Code: wirepb.ErrorCode_OVERLOADED, Limit: LimitStateBytes, Text: fmt.Sprintf(
+			"the cell's state takes %d bytes, requests under way may add %d, the limit is %d: try again soon", now.bytes, m.growing.bytes, l.bytes)}
 	}
-	return "", ""
+	return nil
 }
 
 // within reports whether a size exceeds no limit.
 func (g size) within(limit size) bool {
 	return (limit.nodes <= 0 || g.nodes <= limit.nodes) && (limit.bytes <= 0 || g.bytes <= limit.bytes)
-}
-
-// refuseFull answers that the state is full.
-func (m *Master) refuseFull(c *conn, limit, text string, e *wirepb.Error) {
-	e.Code, e.Text = wirepb.ErrorCode_TOO_MANY, text
-	m.limited(c, limit, e)
 }

@@ -458,3 +458,76 @@ func TestStatesWaitForRoom(t *testing.T) {
 		t.Errorf("%d watches", n)
 	}
 }
+
+// What waits for a proof of leadership is bounded in bytes: of a connection, whose
+// client is told, and of all. KeepAlives are refused by neither, but for a client
+// that goes on sending what no honest one has.
+func TestWhatWaitsForAProofIsBoundedInBytes(t *testing.T) {
+	const large = 1 << 20
+	c := newCell(t, 1)
+	r := c.reps[0]
+	cl := r.dial()
+	s := cl.open(1, 10*time.Minute)
+	text := strings.Repeat("x", large)
+	reads := []*wirepb.Read{
+		{Id: 1, Op: &wirepb.Read_Node{Node: &wirepb.ReadNode{Path: text}}},
+		{Id: 1, Op: &wirepb.Read_Children{Children: &wirepb.ReadChildren{Path: "/", After: text}}},
+		{Id: 1, Op: &wirepb.Read_Locks{Locks: &wirepb.ReadLocks{Path: "/", After: text}}},
+		{Id: 1, Op: &wirepb.Read_Check{Check: &wirepb.CheckSequencer{Sequencer: text}}},
+	}
+	r.log.unproven = true
+	for _, x := range reads {
+		cl.send(read(x))
+	}
+	cl.none()
+	cl.send(read(nodeRead("/")))
+	cl.limited(master.LimitConnReads, wirepb.ErrorCode_OVERLOADED, "bytes")
+	cl.send(keepAlive(7, true, s))
+	cl.none()
+	for range 15 {
+		one := r.dial()
+		for range 4 {
+			one.post(read(reads[0]))
+		}
+		c.settle()
+		one.none()
+	}
+	other := r.dial()
+	other.send(read(nodeRead("/")))
+	other.limited(master.LimitReads, wirepb.ErrorCode_OVERLOADED, "bytes")
+	o := r.dial()
+	many := make([]uint64, 1<<16)
+	for i := range many {
+		many[i] = uint64(i + 1)
+	}
+	for range 16 {
+		o.post(keepAlive(1, true, many...))
+	}
+	c.settle()
+	o.none()
+	o.send(keepAlive(1, true, many...))
+	if e := o.err(wirepb.ErrorCode_TOO_MANY); !e.GetFatal() || e.GetLimit() != master.LimitConnReads || r.ended[o.conn] == "" {
+		t.Errorf("error %v", e)
+	}
+	a := r.dial()
+	for range 9 {
+		a.post(&wirepb.ClientMessage{Body: &wirepb.ClientMessage_Attach{Attach: &wirepb.Attach{Session: 5, Nonce: make([]byte, large)}}})
+	}
+	c.settle()
+	if e := a.err(wirepb.ErrorCode_TOO_MANY); !e.GetFatal() {
+		t.Errorf("error %v", e)
+	}
+	r.log.unproven = false
+	c.settle()
+	for range reads {
+		if cl.next().GetRead() == nil {
+			t.Error("a read was not answered")
+		}
+	}
+	cl.kept(7, s)
+	cl.send(read(nodeRead("/")))
+	if cl.next().GetRead() == nil {
+		t.Error("a read was not answered")
+	}
+	cl.alive(s)
+}

@@ -4,6 +4,7 @@ import (
 	"testing"
 	"time"
 
+	wirepb "github.com/seed70370324/lockd/internal/wire/pb"
 	storepb "github.com/seed70370324/lockd/store/pb"
 	"google.golang.org/protobuf/proto"
 	"pgregory.net/rapid"
@@ -332,3 +333,57 @@ func (r rapidTB) Error(args ...any)          { r.t.Error(args...) }
 func (r rapidTB) Errorf(f string, a ...any)  { r.t.Errorf(f, a...) }
 func (r rapidTB) Cleanup(f func())           { r.t.Cleanup(f) }
 func (r rapidTB) Logf(f string, args ...any) { r.t.Logf(f, args...) }
+
+// The repeat of an opening whose session is noted waits for the clear of the note.
+// If the log does not take that, and the lease is over meanwhile, the repeat is
+// still heard: the session lives, and the repeat is answered.
+func TestRepeatedOpenOfANotedSessionIsAnswered(t *testing.T) {
+	for _, taken := range []bool{true, false} {
+		c := newCell(t, 1)
+		r := c.reps[0]
+		cl := r.dial()
+		s := cl.open(1, 2*time.Second)
+		cl.hangup()
+		c.advance(2*time.Second - tick)
+		if len(c.notes()) == 0 {
+			t.Fatal("not noted")
+		}
+		cl = r.dial()
+		r.log.unproven = true
+		cl.send(open(2, nonce(1), 2*time.Second)) // applied, not proven
+		r.log.unproven, r.log.drop = false, !taken
+		c.settle()
+		r.log.drop = false
+		c.advance(2 * tick)
+		if o := cl.next().GetOpened(); o.GetSession() != s || o.GetId() != 2 {
+			t.Errorf("taken %t: opened %v", taken, o)
+		}
+	}
+}
+
+// A session that ends while the repeat of its opening waits for the clear of its
+// note leaves no opening behind, and the repeat is told.
+func TestRepeatedOpenOfASessionThatEnds(t *testing.T) {
+	c := newCell(t, 1)
+	r := c.reps[0]
+	cl := r.dial()
+	s := cl.open(1, 2*time.Second)
+	cl.hangup()
+	c.advance(time.Second)
+	cl, other := r.dial(), r.dial()
+	r.log.unproven = true
+	cl.send(open(2, nonce(1), 2*time.Second))
+	r.log.unproven, r.log.drop = false, true
+	c.settle()
+	r.log.drop = false
+	// The client has learnt the session's number from the answer that was late.
+	end, err := proto.Marshal(&storepb.Command{Session: s, Number: 1, Epoch: r.store.Epoch(),
+		Op: &storepb.Command_CloseSession{CloseSession: &storepb.CloseSession{WorkEnded: true}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.chooseCommands([][]byte{end})
+	c.settle()
+	cl.err(wirepb.ErrorCode_UNKNOWN_SESSION)
+	other.none()
+}

@@ -120,3 +120,33 @@ func TestFullStateCountsWhatIsUnderWay(t *testing.T) {
 		t.Errorf("%d bytes, the limit is %d", bytes, limit)
 	}
 }
+
+// Where only what is under way may fill the state, and seldom does, a client is to
+// try again: the state is not full. What is there already takes no room again.
+func TestStateThatIsFullWithWhatIsUnderWay(t *testing.T) {
+	c := newCell(t, 1)
+	r := c.reps[0]
+	cl, other := r.dial(), r.dial()
+	s, o := cl.open(1, long), other.open(2, long)
+	deep := strings.Repeat("/a", 500)
+	cl.code(storepb.Code_OK, cl.do(s, lock(deep, 0)))
+	r.limit(10, 300<<10)
+	cl.code(storepb.Code_OK, cl.do(s, put(deep, "")))
+	cl.code(storepb.Code_HELD, cl.do(s, lock(deep, 0)))
+	r.log.hold = true
+	for n := range uint64(50) {
+		cl.post(request(s, cl.number+n+1, lock(deep, 0))) // each may make 500 nodes, and makes none
+	}
+	c.settle()
+	other.send(request(o, 1, put("/small", "")))
+	if e := other.err(wirepb.ErrorCode_OVERLOADED); e.GetLimit() != master.LimitStateNodes || e.GetRetryAfterMs() == 0 || e.GetNumber() != 1 {
+		t.Errorf("error %v", e)
+	}
+	other.send(open(3, nonce(3), long))
+	if e := other.err(wirepb.ErrorCode_OVERLOADED); e.GetLimit() != master.LimitStateBytes || e.GetRetryAfterMs() == 0 || e.GetId() != 3 {
+		t.Errorf("error %v", e)
+	}
+	r.log.hold = false
+	c.settle()
+	other.code(storepb.Code_OK, other.do(o, put("/small", "")))
+}
