@@ -49,6 +49,8 @@ func (s *Server) newPeers(opened *replog.Opened, rep *replica.Replica, box *mail
 		PeerAddress:   s.cfg.AdvertisePeer,
 		Version:       replog.PeerVersion,
 		Process:       randomUint64(),
+		StateNodes:    uint64(s.cfg.Limits.MaxStateNodes),
+		StateBytes:    uint64(s.cfg.Limits.MaxStateBytes),
 	}}
 	p.Peers = replog.NewPeers(replog.PeersOptions{
 		Listener: s.listeners.peer, Self: self, Members: c.Members, Hello: p.hello, Logger: s.log,
