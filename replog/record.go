@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"hash/crc32"
 	"io"
+	"sync"
 )
 
 // A frame is the unit of everything checksummed: log records, segment headers,
@@ -106,8 +107,8 @@ type badFrame struct{ what string }
 func (e *badFrame) Error() string { return e.what }
 
 func isBadFrame(err error) bool {
-	var bad *badFrame
-	return errors.As(err, &bad)
+	_, ok := errors.AsType[*badFrame](err)
+	return ok
 }
 
 // frameLength reads the size of a frame from its header, without believing it.
@@ -151,10 +152,30 @@ type window struct {
 	size  int64 // of the file
 	buf   []byte
 	start int64
-	ahead int // bytes to read at least, windowBytes if 0
+	ahead int // bytes to read at least; 0: more with each read, up to windowBytes
+	last  int // what was read last, if ahead is 0
 }
 
-const windowBytes = 256 << 10
+// What is read at a time: much of a large file, and little of one that holds
+// little.
+const (
+	windowBytes      = 256 << 10
+	firstWindowBytes = 8 << 10
+)
+
+// windowBuffers are kept for the next file that is read to its end.
+var windowBuffers = sync.Pool{New: func() any { return new([]byte) }}
+
+// openWindow returns a window of a kept buffer, and what gives that back: then
+// nothing that was read is valid any more.
+func openWindow(f io.ReaderAt, size int64) (w *window, giveBack func()) {
+	kept := windowBuffers.Get().(*[]byte)
+	w = &window{f: f, size: size, buf: (*kept)[:0]}
+	return w, func() {
+		*kept, w.buf = w.buf, nil
+		windowBuffers.Put(kept)
+	}
+}
 
 // at gives n bytes at off, fewer at the end of the file. They are valid until
 // the next call.
@@ -170,7 +191,8 @@ func (w *window) at(off int64, n int) ([]byte, error) {
 	}
 	want := max(n, w.ahead)
 	if w.ahead == 0 {
-		want = max(n, windowBytes)
+		w.last = min(max(2*w.last, firstWindowBytes), windowBytes)
+		want = max(n, w.last)
 	}
 	if int64(want) > w.size-off {
 		want = int(w.size - off)

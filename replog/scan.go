@@ -51,7 +51,8 @@ func scanSegment(f File, number uint64, id *pb.Identity, begin func(*pb.SegmentH
 	if size < frameHeader {
 		return nil, damaged(size, "the file ends here, before its header")
 	}
-	w := &window{f: f, size: size}
+	w, giveBack := openWindow(f, size)
+	defer giveBack()
 	h, headerSize, err := readHeader(w, number)
 	if isBadFrame(err) {
 		return nil, damaged(0, "the segment's header is unreadable: %v", err)
@@ -216,7 +217,8 @@ type dataSeeker interface {
 // the marks there.
 func (s *scanned) readTail(f File) (tail, error) {
 	t := tail{last: s.end}
-	w := &window{f: f, size: s.size}
+	w, giveBack := openWindow(f, s.size)
+	defer giveBack()
 	seeker, _ := f.(dataSeeker)
 	marks := roundUp(s.end, blockBytes)
 	for off := s.end; off < s.size; {
