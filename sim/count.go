@@ -66,6 +66,18 @@ const (
 	FaultHastyClose
 	FaultWrongBreak
 	FaultMasterKilled
+	FaultReadError
+	FaultRemoveError
+	FaultResizeError
+	FaultVanished
+	FaultSeveralBits
+	FaultNarrow
+	FaultParts
+	FaultSuperseded
+	FaultOverflow
+	FaultNoRoom
+	FaultMalformed
+	FaultStray
 	FaultHeldBack
 	FaultHedged
 	FaultThriftMissed
@@ -80,6 +92,9 @@ var faultNames = [Faults]string{"killed processes", "power cuts", "power cuts of
 	"lost messages", "doubled messages", "late messages", "messages of an earlier boot", "broken connections", "hand-overs", "stretched ways", "relays of the lead",
 	"leaders cut off amid accepts", "crashes after a promise", "crashes after a vote", "frozen clients", "killed clients", "seized holders", "connections lost by one side", "replicas mended after the others", "power cuts amid a flush", "torn tails cut", "requests refused by a limit", "log entries read back from the disk",
 	"multis that failed", "snapshots received in several pieces", "sessions closed while work stops", "breaks of another fence", "killed masters",
+	"read errors", "remove errors", "resize errors", "vanished files", "files with several bad bits",
+	"narrow links", "messages in parts", "parts' messages superseded", "link queues that overflow", "messages without room on a link",
+	"malformed messages", "strangers in a replica's name",
 	"slots held back", "hedged slots", "misses of thrift"}
 
 func (f Fault) String() string { return faultNames[f] }

@@ -214,6 +214,9 @@ func (d *disk) takeBeside(e *replog.Effects) {
 	for _, r := range e.SnapshotRead {
 		d.later(d.latency(), func() {
 			chunk, err := p.storage.ReadSnapshot(r.Slot, r.Offset, r.Limit)
+			if failedOp(err) == opRead {
+				d.count(err)
+			}
 			p.post(replog.SnapshotReadDone{To: r.To, Chunk: chunk, Err: err})
 		})
 	}

@@ -8,7 +8,7 @@ import (
 	"github.com/seed70370324/lockd/replog/faultfs"
 )
 
-var diskOps = []faultfs.Op{faultfs.Sync, faultfs.Write, faultfs.SyncDir, faultfs.Rename, faultfs.Create}
+var diskOps = []faultfs.Op{faultfs.Sync, faultfs.Write, faultfs.SyncDir, faultfs.Rename, faultfs.Create, faultfs.Remove, faultfs.Resize}
 
 // faultDisk makes a disk fail, or the power go, in the middle of what it does
 // next: not between two operations of the log, but within one.
@@ -41,6 +41,12 @@ func (d *disk) count(err error) {
 		w.happened(FaultFsyncError)
 	case failedOp(err) == faultfs.Write:
 		w.happened(FaultWriteError)
+	case failedOp(err) == opRead:
+		w.happened(FaultReadError)
+	case failedOp(err) == faultfs.Remove:
+		w.happened(FaultRemoveError)
+	case failedOp(err) == faultfs.Resize:
+		w.happened(FaultResizeError)
 	default:
 		w.happened(FaultOtherError)
 	}
@@ -65,6 +71,8 @@ func (d *disk) machineLives(err error) bool {
 		return d.p.pageCacheLies
 	case faultfs.Write:
 		return w.diskRandom.chance(500_000)
+	case opRead:
+		return true
 	}
 	return errors.Is(err, faultfs.ErrNoSpace)
 }
@@ -168,6 +176,7 @@ func (p *process) mendDisk() {
 		p.fs.Fail(op, 0, nil)
 	}
 	p.empty()
+	p.mendReads()
 	if p.disk.hung {
 		p.unhang()
 	}

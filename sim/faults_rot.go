@@ -139,7 +139,7 @@ func (p *process) rot(s spot, offset int64, bit uint) {
 	w.happened(s.fault)
 	w.trace.add(w.now, "rot", uint64(p.index), uint64(offset), uint64(bit))
 	w.tell(p.name, "its disk rots: bit %d of byte %d of %s", bit, offset, s.name)
-	p.spoiled = true
+	p.wound(s.name, false)
 }
 
 // wipe kills a replica and gives it an empty disk. It must not come back as the
@@ -151,7 +151,7 @@ func (p *process) wipe() {
 	p.emptied = true
 	w.crashAndRestart(p, "killed for a new disk")
 	w.tell(p.name, "its disk is exchanged for an empty one")
-	p.fs, p.identity = faultfs.New(), 0
+	p.fs, p.identity, p.unreadable = faultfs.New(), 0, ""
 }
 
 // refusedAsEmptied: a replica with an exchanged disk stops itself because the

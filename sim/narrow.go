@@ -1,6 +1,8 @@
 package sim
 
 import (
+	"cmp"
+
 	"github.com/seed70370324/lockd/replog"
 	"github.com/seed70370324/lockd/replog/lane"
 )
@@ -41,7 +43,9 @@ type narrow struct {
 
 	free     int64 // when all that was sent has left
 	overflew int64 // until when a full queue is being made up for
+	last     int64 // when the last frame arrives: none overtakes another when the link changes
 
+	up         bool
 	connection int // counts the connections: what was under way by an earlier one is gone
 	sender     *lane.Sender
 	receivers  [2]*lane.Receiver
@@ -71,7 +75,7 @@ func (w *World) SetLink(from, to int, rate, delay, queue int64) {
 		return
 	}
 	if n == nil {
-		n = &narrow{w: w, from: w.replicas[from], to: w.replicas[to], sender: lane.NewSender(narrowQueue)}
+		n = &narrow{w: w, from: w.replicas[from], to: w.replicas[to], sender: lane.NewSender(cmp.Or(w.plan.limits.linkBytes, narrowQueue))}
 		w.net.narrow[from][to] = n
 		n.connect(to < len(n.from.connected) && n.from.connected[to])
 	}
@@ -103,6 +107,7 @@ func (n *network) reconnected(a, b int, up bool) {
 
 func (n *narrow) connect(up bool) {
 	n.connection++
+	n.up = up
 	for _, id := range []lane.ID{lane.Main, lane.Bulk} {
 		n.sender.Disconnected(id)
 		if up {
@@ -115,6 +120,9 @@ func (n *narrow) connect(up bool) {
 
 // send takes a message that is encoded.
 func (n *narrow) send(s replog.Send, data []byte) {
+	if !n.up {
+		return
+	}
 	id := lane.Main
 	if s.Bulk {
 		id = lane.Bulk
@@ -132,7 +140,9 @@ func (n *narrow) send(s replog.Send, data []byte) {
 		return
 	}
 	// A message without room is dropped, as if it were lost.
-	n.sender.Put(id, lane.Message{Payload: data, Bulk: bulk, Rank: replog.AcceptRank(s.Message)})
+	if !n.sender.Put(id, lane.Message{Payload: data, Bulk: bulk, Rank: replog.AcceptRank(s.Message)}) {
+		n.w.counts.noRoom++
+	}
 	n.pump()
 	n.report()
 }
@@ -228,7 +238,8 @@ func (n *narrow) carry(bytes int, take func()) {
 	}
 	n.free += (int64(bytes) + frameBytes) * second / n.rate
 	connection := n.connection
-	n.w.at(n.free+n.delay, func() {
+	n.last = max(n.last, n.free+n.delay)
+	n.w.at(n.last, func() {
 		if n.connection == connection {
 			n.arrived(heldFrame{connection, take})
 		}

@@ -71,6 +71,7 @@ func (w *World) sendPeer(p *process, s replog.Send) {
 		copies = 0
 	}
 	w.traceSend(p, to, s.Message, copies)
+	w.answerOddly(p, to, s.Message)
 	if n := w.net.narrow[p.index][to.index]; n != nil {
 		for ; copies > 0; copies-- {
 			n.send(s, data)
@@ -149,6 +150,7 @@ type pair struct {
 	up         bool
 	blockedFor int64 // since when neither way or one way is blocked, 0: is not
 	patience   int64
+	strange    bool // a stranger has the place of one of the two
 }
 
 const pairEvery = 60 * millisecond
@@ -169,7 +171,7 @@ func (w *World) watchPair(c *pair) {
 	if c.up && (!same || (blocked && w.now-c.blockedFor > c.patience)) {
 		w.disconnectPair(c)
 	}
-	if !c.up && c.a.up && c.b.up && !blocked {
+	if !c.up && c.a.up && c.b.up && !blocked && !c.strange {
 		c.up, c.bootA, c.bootB = true, c.a.boot, c.b.boot
 		w.trace.add(w.now, "peers connected", uint64(c.a.index), uint64(c.b.index))
 		w.tell("net", "%s and %s are connected", c.a.name, c.b.name)

@@ -68,6 +68,8 @@ type plan struct {
 	turnMost     int64 // a turn of a slow replica begins so late
 	slowReplicas int   // how many, from the first
 	healMajority bool  // at the end only a majority is mended at first
+	oddAnswers   int64 // ppm of the requests of replicas that are answered by nonsense
+	lazyLoop     bool  // a replica's turn waits for what it awaits, as in the daemon
 }
 
 // workload says what the clients do.
@@ -119,6 +121,7 @@ func drawPlan(seed uint64) plan {
 		p.drawRelays(s)
 	}
 	p.drawMore()
+	p.drawLog()
 	p.planned = p.drawPlanned()
 	return p
 }

@@ -10,6 +10,7 @@ type limits struct {
 	pending, pendingSession              int // requests under way
 	watches                              int // of a connection
 	room                                 int // bytes queued for a client
+	linkBytes                            int // queued on each lane of a narrow link
 }
 
 // drawMore draws what came to the plans later. It has a stream of its own, so

@@ -34,29 +34,33 @@ type process struct {
 	fs    *faultfs.FS
 	clock clock
 
-	up        bool
-	boot      int // counts the starts: what was under way for an earlier one is void
-	refused   error
-	aside     bool // its fault outlasts all others
-	pauses    int  // pauses in force
-	role      replica.Role
-	rep       *replica.Replica
-	storage   *replog.Storage
-	opened    *replog.Opened
-	identity  uint64 // of the cell, once known
-	mailbox   []replica.Event
-	looping   bool
-	due       bool  // the loop is to run although nothing came
-	dueAt     int64 // true time at which it is looked next whether it is; 0: none
-	lastTick  time.Duration
-	frozen    []func() // ends of disk work that came during a pause
-	torn      bool     // what is on the disk may be doubtful
-	spoiled   bool     // the disk has rotted
-	emptied   bool     // the disk was exchanged for an empty one
-	powerGone bool     // the next crash takes the power too
-	doomed    int      // and it comes amid the next long flush of the log, or the last of so many
-	amid      bool     // it has come so
-	full      bool     // nothing more fits on the disk
+	up         bool
+	boot       int // counts the starts: what was under way for an earlier one is void
+	refused    error
+	aside      bool // its fault outlasts all others
+	pauses     int  // pauses in force
+	role       replica.Role
+	rep        *replica.Replica
+	storage    *replog.Storage
+	opened     *replog.Opened
+	identity   uint64 // of the cell, once known
+	mailbox    []replica.Event
+	looping    bool
+	due        bool  // the loop is to run although nothing came
+	dueAt      int64 // true time at which it is looked next whether it is; 0: none
+	lastTick   time.Duration
+	frozen     []func() // ends of disk work that came during a pause
+	torn       bool     // what is on the disk may be doubtful
+	spoiled    bool     // the disk has rotted, or lost a file
+	wounds     []wound  // what was done to it then
+	emptied    bool     // the disk was exchanged for an empty one
+	powerGone  bool     // the next crash takes the power too
+	doomed     int      // and it comes amid the next long flush of the log, or the last of so many
+	amid       bool     // it has come so
+	warned     bool     // a stranger has refused it in this life
+	mood       mood     // what the last turn has left open
+	full       bool     // nothing more fits on the disk
+	unreadable string   // a file of which a byte cannot be read at the moment
 	// pageCacheLies: a flush has failed and only the process has ended: what was
 	// not flushed is still seen and will never be durable.
 	pageCacheLies bool
@@ -94,7 +98,7 @@ func (p *process) start() {
 	p.connected = make([]bool, len(w.replicas))
 	p.conns, p.connOrder = map[replica.ConnID]*conn{}, nil
 	p.spoken = lane.Rank{}
-	p.doomed = 0
+	p.doomed, p.warned, p.mood = 0, false, mood{flush: true}
 	p.disk = disk{p: p, hung: p.disk.hung, slow: p.disk.slow}
 	if w.faulty && w.faultRandom.chance(w.plan.crashInOpen) {
 		p.fs.StopAfter(int(w.faultRandom.below(12)))
@@ -109,6 +113,10 @@ func (p *process) start() {
 	}
 	p.notes = opened.Notes
 	p.opened, p.storage, p.identity = opened, opened.Storage, opened.Identity.GetCellIdentity()
+	if opened.Empty && p.wounded("identity", true) {
+		// Nothing had been written behind it yet: this is a new disk.
+		p.emptied = true
+	}
 	if !p.emptied {
 		p.checkRemembers(opened)
 	}
@@ -144,23 +152,30 @@ func (p *process) start() {
 }
 
 // refuse handles data that the log will not open. It is right to refuse when a
-// crash may have left doubtful bytes or the disk has rotted; the run sees to it
-// that a majority is spared, and demands of the others only that they say what
-// is wrong.
+// crash may have left doubtful bytes, the disk has rotted or a file is gone, and
+// the refusal names what was done to this disk; the run sees to it that a majority
+// is spared.
 func (p *process) refuse(err error) {
 	w := p.w
 	var damaged *replog.DamagedError
 	switch {
 	case isDiskFault(err):
 		w.tell(p.name, "its disk fails while it starts: %v", err)
-		p.powerGone = p.powerGone || !errors.Is(err, faultfs.ErrNoSpace)
+		if failedOp(err) == opRead {
+			w.happened(FaultReadError)
+		}
+		p.powerGone = p.powerGone || !(errors.Is(err, faultfs.ErrNoSpace) || failedOp(err) == opRead)
 		p.crashDisk()
-		w.restartLater(p, w.downTime())
+		wait := w.downTime()
+		if p.unreadable != "" {
+			wait += 100 * millisecond
+		}
+		w.restartLater(p, wait)
 		return
-	case !errors.As(err, &damaged) || !(p.torn || p.spoiled):
-		w.fail("start", "%s cannot open its own data: %v", p.name, err)
+	case !p.explains(err):
+		w.fail("start", "%s cannot open its own data, and nothing that was done to its disk explains it: %v", p.name, err)
 		return
-	case damaged.Doubtful:
+	case errors.As(err, &damaged) && damaged.Doubtful:
 		w.happened(FaultRefusedDoubtful)
 	default:
 		w.happened(FaultRefusedDamaged)
@@ -265,7 +280,9 @@ func (p *process) post(ev replica.Event) {
 		return
 	}
 	p.mailbox = append(p.mailbox, ev)
-	p.wake()
+	if p.matters(ev) {
+		p.wake()
+	}
 }
 
 func (p *process) wake() {
@@ -308,6 +325,10 @@ func (p *process) loop() {
 		return // it did not survive that
 	}
 	p.perform(p.rep.Take(now))
+	if p.rep == nil {
+		return
+	}
+	p.feels()
 	p.sleep()
 }
 
@@ -357,6 +378,9 @@ func (p *process) perform(e replica.Effects) {
 	if e.Log.Fatal != nil {
 		if p.emptied {
 			p.refusedAsEmptied(e.Log.Fatal)
+			return
+		}
+		if p.refusedByStranger(e.Log.Fatal) {
 			return
 		}
 		w.fail("fatal", "%s stops itself: %v", p.name, e.Log.Fatal)

@@ -66,6 +66,7 @@ func (w *World) finish(o Options) Report {
 	for _, p := range w.replicas {
 		p.countThrift()
 	}
+	w.countLinks()
 	r := Report{Seed: w.seed, Trace: w.trace.hash, Events: w.trace.events, Simulated: nanos(w.now),
 		Failure: w.failure, Undecided: w.undecided, Summary: w.summary(), Faults: w.faults}
 	r.Planned, r.Done = w.plannedCame, w.acted

@@ -59,7 +59,7 @@ func (d *director) damage(r *process, what string) {
 			d.fail("cutting %s of %s: %v", last, r.name, err)
 		}
 		d.w.tell(r.name, "%s ends at byte %d", last, end-10)
-		r.spoiled = true
+		r.wound(last, false)
 	}
 }
 

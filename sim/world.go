@@ -57,7 +57,7 @@ type counts struct {
 	expired, expiredPaused                        int
 	crashes, partitions, pauses, masters, refused int
 	snapshots, installs, breaks, checked, doubled int
-	parts, superseded, overflows                  int // on narrow links
+	parts, superseded, overflows, noRoom          int // on narrow links
 }
 
 // Failure is a broken property.
