@@ -99,6 +99,7 @@ func (l *leadership) peer(id ReplicaID) *follower {
 			return p
 		}
 	}
+	invariant.Unreachable("a leader has a follower for each other member, and is asked for members alone")
 	return nil
 }
 
@@ -377,6 +378,7 @@ func (r *Replica) answer(m *Message) *follower {
 	}
 	p := r.lead.peer(m.From)
 	if p == nil {
+		invariant.Unreachable("what a stranger sends is not taken")
 		return nil
 	}
 	if r.now-p.heard >= r.deaf(p.id) {

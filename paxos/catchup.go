@@ -151,6 +151,7 @@ func (r *Replica) logRead(ev LogRead) {
 	reply := Message{Kind: MsgCatchUpReply, To: ev.To, Chosen: r.chosen, First: r.first()}
 	for _, e := range ev.Entries {
 		if e.Slot > r.chosen {
+			invariant.Unreachable("the log is asked for slots up to the chosen index alone, which never goes back")
 			break
 		}
 		e.Chosen = true
@@ -238,9 +239,11 @@ func (r *Replica) trimmed(s Slot) {
 func (r *Replica) installed(ev Installed) {
 	r.catch.asked, r.catch.gapSince = false, 0
 	if ev.Slot <= r.chosen {
+		invariant.Unreachable("the node has applied all that is chosen before it goes on from a snapshot, and takes none that is behind")
 		return
 	}
 	if r.lead != nil {
+		invariant.Unreachable("the node lets no snapshot take the place of a leader's log")
 		// Asked for before the election, and come after it: some of the slots
 		// that are being proposed again are in it. Whoever has the log leads.
 		r.note("snapshot up to %d came while leading", ev.Slot)

@@ -3,6 +3,8 @@ package paxos
 import (
 	"slices"
 	"time"
+
+	"github.com/seed70370324/lockd/internal/invariant"
 )
 
 // How long answers take is measured, and every wait for an answer is prolonged
@@ -79,6 +81,7 @@ func (r *Replica) arriving(from ReplicaID) {
 
 func (r *Replica) linkSent(ev Sent) {
 	if r.member(ev.To) == nil {
+		invariant.Unreachable("there are links to members alone")
 		return
 	}
 	l := r.link(ev.To)

@@ -317,6 +317,7 @@ func (r *Replica) receive(m *Message) {
 // sane refuses what no correct replica sends, so that the rest may rely on it.
 func (r *Replica) sane(m *Message) bool {
 	if m.From == r.o.ID || (m.To != 0 && m.To != r.o.ID) || r.member(m.From) == nil {
+		invariant.Unreachable("the node names the sender by its connection, and hears members alone")
 		return false
 	}
 	if m.Ballot.Round > roundMax || m.Promised.Round > roundMax {

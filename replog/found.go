@@ -6,6 +6,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/seed70370324/lockd/internal/invariant"
 	"github.com/seed70370324/lockd/paxos"
 	"github.com/seed70370324/lockd/replog/pb"
 )
@@ -53,6 +54,7 @@ func (n *Node) attempt() *paxos.Configuration {
 // filled holes behind it.
 func (n *Node) empty() bool {
 	if n.config != nil || n.applied > 0 {
+		invariant.Unreachable("a replica that knows its cell founded does not say whether it is empty")
 		return false
 	}
 	for _, e := range n.accepted.above(0) {

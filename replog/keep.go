@@ -3,6 +3,7 @@ package replog
 import (
 	"time"
 
+	"github.com/seed70370324/lockd/internal/invariant"
 	"github.com/seed70370324/lockd/paxos"
 	"github.com/seed70370324/lockd/replog/pb"
 )
@@ -183,6 +184,7 @@ func (n *Node) snapshotRequested(p *peer, r *pb.SnapshotRequest) {
 func (n *Node) snapshotRead(ev SnapshotReadDone) {
 	p := n.peer(ev.To)
 	if p == nil {
+		invariant.Unreachable("snapshots are read for peers alone, and these do not change")
 		return
 	}
 	p.serve.reading = false

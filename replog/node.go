@@ -195,9 +195,6 @@ func (n *Node) peer(id paxos.ReplicaID) *peer {
 	return nil
 }
 
-// ID is this replica's number in its cell.
-func (n *Node) ID() paxos.ReplicaID { return n.id }
-
 // Configuration returns the members with the addresses known at the moment:
 // those of the initial cluster's list before those of slot 1, a connected
 // peer's own before both. Before founding it is the initial members, with
@@ -320,6 +317,7 @@ func (n *Node) Step(now time.Duration, ev Event) {
 	case ProposeCommands:
 		if n.config == nil {
 			// Nothing but the configuration is proposed before it is chosen.
+			invariant.Unreachable("only a leader that has applied its own first entry, and so slot 1, is given commands")
 			n.fx.Dropped = append(n.fx.Dropped, ev.Commands...)
 			return
 		}

@@ -78,6 +78,8 @@ const (
 	FaultNoRoom
 	FaultMalformed
 	FaultStray
+	FaultWrongStart
+	FaultFounderKilled
 	FaultHeldBack
 	FaultHedged
 	FaultThriftMissed
@@ -95,6 +97,7 @@ var faultNames = [Faults]string{"killed processes", "power cuts", "power cuts of
 	"read errors", "remove errors", "resize errors", "vanished files", "files with several bad bits",
 	"narrow links", "messages in parts", "parts' messages superseded", "link queues that overflow", "messages without room on a link",
 	"malformed messages", "strangers in a replica's name",
+	"starts with wrong options", "founders killed",
 	"slots held back", "hedged slots", "misses of thrift"}
 
 func (f Fault) String() string { return faultNames[f] }

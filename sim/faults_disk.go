@@ -2,6 +2,7 @@ package sim
 
 import (
 	"errors"
+	"strings"
 
 	"github.com/seed70370324/lockd/lockd/replica"
 	"github.com/seed70370324/lockd/replog"
@@ -200,7 +201,7 @@ func (w *World) startSecond(p *process) {
 	opened, err := replog.Open(replog.StorageOptions{FS: p.fs, Cell: cellName, Replica: p.name, SegmentBytes: w.plan.segmentBytes,
 		Decode: replica.DecodeSnapshot, NewIncarnation: func() uint64 { return 1 }})
 	var inUse *replog.InUseError
-	if opened != nil || !errors.As(err, &inUse) || p.fs.Ops() != before {
+	if opened != nil || !errors.As(err, &inUse) || !strings.Contains(err.Error(), "is in use") || p.fs.Ops() != before {
 		w.fail("start", "a second process with the data of %s is not kept away: %v", p.name, err)
 		return
 	}

@@ -29,6 +29,13 @@ func (w *World) faultOddDisk() {
 		return
 	}
 	at := pick(s, spots)
+	if s.chance(300_000) {
+		for _, sp := range spots {
+			if sp.fault == FaultRottenSnapshot {
+				at = sp // the newest one: another replica may be fetching it
+			}
+		}
+	}
 	p.spoilReads(at.name, at.from+s.below(at.to-at.from), s.between(200*millisecond, 3*second))
 	if p.up && s.chance(500_000) {
 		w.crashAndRestart(p, "killed while its disk cannot be read")

@@ -103,11 +103,7 @@ func (w *World) strangeHello(from, to *process) *pb.PeerHello {
 	h := &pb.PeerHello{Cell: cellName, Name: from.name, Replica: uint64(from.id), Incarnation: s.uint64()>>1 | 1,
 		CellIdentity: to.identity, Founded: to.identity != 0, ClientAddress: "stranger:7101", PeerAddress: "stranger:7201",
 		Version: replog.PeerVersion, Lane: "main"}
-	kinds := int64(4)
-	if to.identity != 0 {
-		kinds = 6
-	}
-	switch s.below(kinds) {
+	switch s.below(6) {
 	case 0:
 		h.Version = uint32(s.between(0, 1)*2) + replog.PeerVersion - 1
 	case 1:
@@ -117,7 +113,9 @@ func (w *World) strangeHello(from, to *process) *pb.PeerHello {
 	case 3:
 		h.Name = "nobody"
 	case 4:
-		h.CellIdentity ^= 1
+		if to.identity != 0 {
+			h.CellIdentity ^= 1
+		}
 	}
 	return h
 }
@@ -125,7 +123,11 @@ func (w *World) strangeHello(from, to *process) *pb.PeerHello {
 // strangeMessage is what a stranger may send.
 func (w *World) strangeMessage(h *pb.PeerHello, from, to *process) *pb.PeerMessage {
 	s := w.faultRandom
-	switch s.below(4) {
+	kinds := int64(4)
+	if to.identity == 0 {
+		kinds = 9
+	}
+	switch s.below(kinds) {
 	case 0:
 		fatal := s.chance(500_000)
 		if fatal && h.GetName() == from.name {
@@ -133,11 +135,49 @@ func (w *World) strangeMessage(h *pb.PeerHello, from, to *process) *pb.PeerMessa
 		}
 		return &pb.PeerMessage{Body: &pb.PeerMessage_Refusal{Refusal: &pb.PeerRefusal{Text: "who are you?", Fatal: fatal}}}
 	case 1:
-		return &pb.PeerMessage{Body: &pb.PeerMessage_Founding{Founding: &pb.Founding{Name: h.GetName(), Incarnation: h.GetIncarnation(), Empty: true}}}
+		return w.strangeFounding(h, from, to)
 	case 2:
 		return &pb.PeerMessage{Body: &pb.PeerMessage_Hello{Hello: proto.CloneOf(h)}}
+	case 3:
+		return malformed(s, from, to)
+	case 4:
+		// It proposes a cell in which this replica has another disk.
+		own := &pb.Ballot{Round: 1, Replica: uint64(from.id)}
+		return oddPaxos(&pb.PaxosMessage{Kind: uint32(paxos.MsgAccept), Ballot: own,
+			Entries: []*pb.Entry{{Slot: 1, Ballot: own, Value: &pb.Value{Kind: pb.ValueKind_CONFIG, Config: w.strangeConfig()}}}})
 	}
-	return malformed(s, from, to)
+	return w.strangeFounding(h, from, to)
+}
+
+// strangeFounding is what no founder must take for a reason to found the cell:
+// the stranger has other members, is not empty, or has taken part in an attempt
+// with other disks.
+func (w *World) strangeFounding(h *pb.PeerHello, from, to *process) *pb.PeerMessage {
+	f := &pb.Founding{Name: from.name, Incarnation: h.GetIncarnation(), Empty: true}
+	for _, q := range w.replicas {
+		f.Members = append(f.Members, q.name)
+	}
+	switch w.faultRandom.below(4) {
+	case 0:
+		f.Members = append(f.Members, "somebody")
+	case 1:
+		f.Empty = false
+	case 2:
+		f.Attempt = w.strangeConfig()
+	case 3:
+		f.Attempt = w.strangeConfig()
+		f.Attempt.Members[0], f.Attempt.Members[1] = f.Attempt.Members[1], f.Attempt.Members[0]
+	}
+	return &pb.PeerMessage{Body: &pb.PeerMessage_Founding{Founding: f}}
+}
+
+// strangeConfig is a cell of replicas that have these names and other disks.
+func (w *World) strangeConfig() *pb.Config {
+	c := &pb.Config{Cell: cellName, CellIdentity: 77}
+	for _, q := range w.replicas {
+		c.Members = append(c.Members, &pb.Member{Replica: uint64(q.id), Name: q.name, Incarnation: 1, Voter: true})
+	}
+	return c
 }
 
 // refusedByStranger: a replica that knows of nothing chosen may be told by
@@ -248,7 +288,11 @@ func oddChunk(s *stream) *pb.SnapshotChunk {
 // answerOddly has a request of a replica answered by nonsense, before the right
 // answer or in its place.
 func (w *World) answerOddly(p, to *process, m *pb.PeerMessage) {
-	if !w.faulty || w.plan.oddAnswers == 0 || !p.connected[to.index] || !w.faultRandom.chance(w.plan.oddAnswers) {
+	often := w.plan.oddAnswers
+	if m.GetSnapshotRequest() != nil {
+		often *= 20 // there are few
+	}
+	if !w.faulty || often == 0 || !p.connected[to.index] || !w.faultRandom.chance(min(often, 600_000)) {
 		return
 	}
 	s := w.faultRandom
@@ -302,10 +346,8 @@ func (w *World) strangeSnapshot(p *process) *pb.SnapshotChunk {
 	}
 	const slot = 1 << 40
 	cell, identity := cellName, from.identity
-	c := &pb.Config{Cell: cellName, CellIdentity: identity}
-	for _, q := range w.replicas {
-		c.Members = append(c.Members, &pb.Member{Replica: uint64(q.id), Name: q.name, Incarnation: 1, Voter: true})
-	}
+	c := w.strangeConfig()
+	c.CellIdentity = identity
 	switch s.below(5) {
 	case 0:
 		cell = "another"

@@ -72,6 +72,7 @@ func (w *World) sendPeer(p *process, s replog.Send) {
 	}
 	w.traceSend(p, to, s.Message, copies)
 	w.answerOddly(p, to, s.Message)
+	w.dieAtFounding(p, paxos.MessageKind(s.Message.GetPaxos().GetKind()))
 	if n := w.net.narrow[p.index][to.index]; n != nil {
 		for ; copies > 0; copies-- {
 			n.send(s, data)

@@ -69,7 +69,9 @@ type plan struct {
 	slowReplicas int   // how many, from the first
 	healMajority bool  // at the end only a majority is mended at first
 	oddAnswers   int64 // ppm of the requests of replicas that are answered by nonsense
-	lazyLoop     bool  // a replica's turn waits for what it awaits, as in the daemon
+	// strangers take part in the founding; founders die in it.
+	strangeFounding, foundingCrash bool
+	lazyLoop                       bool // a replica's turn waits for what it awaits, as in the daemon
 }
 
 // workload says what the clients do.

@@ -1,5 +1,11 @@
 package sim
 
+// What a daemon has if nothing else is said.
+const (
+	defaultSnapshot = 50_000
+	defaultTrail    = 10_000
+)
+
 // drawLog draws what the log's disk and the links between replicas may have
 // besides. It has a stream of its own, so that what was drawn before stays what
 // it was.
@@ -17,6 +23,22 @@ func (p *plan) drawLog() {
 	if p.replicas > 1 && s.chance(150_000) {
 		p.every[planStray] = s.between(500, 4000) * millisecond
 		p.oddAnswers = pick(s, []int64{5_000, 50_000, 300_000})
+		if s.chance(500_000) {
+			// Replicas that have to fetch snapshots, and get others.
+			p.snapshotSlots, p.trailSlots, p.longDown = int(s.between(12, 40)), int(s.between(1, 5)), true
+			p.every[planCrash] = s.between(700, 3000) * millisecond
+			p.load.valueBytes = max(p.load.valueBytes, 1000)
+		}
+	}
+	if s.chance(120_000) {
+		p.every[planWrongStart] = s.between(200, 1500) * millisecond
+	}
+	if p.replicas > 1 {
+		p.strangeFounding = s.chance(100_000)
+		p.foundingCrash = s.chance(100_000)
+	}
+	if p.snapshotSlots == defaultSnapshot && s.chance(500_000) {
+		p.trailSlots = defaultTrail
 	}
 	p.lazyLoop = s.chance(350_000)
 }

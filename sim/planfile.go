@@ -54,7 +54,8 @@ func (p *plan) fields() []planField {
 		{name: "room", count: &p.limits.room, off: true}, {name: "noise", b: &p.noise, off: true}, {name: "turn-most", t: &p.turnMost, off: true},
 		{name: "slow-replicas", count: &p.slowReplicas, off: true}, {name: "heal-majority", b: &p.healMajority, off: true},
 		{name: "lease-most", t: &l.leaseMost, off: true}, {name: "ephemeral-locks", b: &l.ephemeralLocks, off: true},
-		{name: "link-bytes", count: &p.limits.linkBytes, off: true}, {name: "odd-answers-ppm", n: &p.oddAnswers, off: true}, {name: "lazy-loop", b: &p.lazyLoop, off: true},
+		{name: "link-bytes", count: &p.limits.linkBytes, off: true}, {name: "odd-answers-ppm", n: &p.oddAnswers, off: true}, {name: "strange-founding", b: &p.strangeFounding, off: true}, {name: "founding-crash", b: &p.foundingCrash, off: true},
+		{name: "lazy-loop", b: &p.lazyLoop, off: true},
 		{name: "hasty-close", b: &l.hastyClose, off: true},
 		{name: "outstanding", count: &l.outstanding}, {name: "lease", t: &l.lease}, {name: "value-bytes", n: &l.valueBytes, off: true},
 	}

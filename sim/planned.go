@@ -27,18 +27,19 @@ const (
 	planWound
 	planNarrow
 	planStray
+	planWrongStart
 	plannedKinds
 )
 
 var plannedNames = [plannedKinds]string{"crash", "partition", "pause", "client-pause", "client-crash", "reset", "hand-over",
-	"disk", "depose", "slow-disk", "full-disk", "spoil", "second", "relay", "half-cut", "master-crash", "odd-disk", "wound", "narrow", "stray"}
+	"disk", "depose", "slow-disk", "full-disk", "spoil", "second", "relay", "half-cut", "master-crash", "odd-disk", "wound", "narrow", "stray", "wrong-start"}
 
 func (k plannedKind) String() string { return plannedNames[k] }
 
 func (w *World) plannedFault(k plannedKind) func() {
 	return [plannedKinds]func(){w.faultCrash, w.faultPartition, w.faultPause, w.faultClientPause, w.faultClientCrash, w.faultReset,
 		w.faultHandOver, w.faultDisk, w.faultDepose, w.faultSlowDisk, w.faultFullDisk, w.faultSpoil, w.faultSecond, w.faultRelay, w.faultHalfCut, w.faultMasterCrash, w.faultOddDisk, w.faultWound,
-		w.faultNarrow, w.faultStray}[k]
+		w.faultNarrow, w.faultStray, w.faultWrongStart}[k]
 }
 
 // planned is one fault of a run. It has random numbers of its own: without it

@@ -34,33 +34,34 @@ type process struct {
 	fs    *faultfs.FS
 	clock clock
 
-	up         bool
-	boot       int // counts the starts: what was under way for an earlier one is void
-	refused    error
-	aside      bool // its fault outlasts all others
-	pauses     int  // pauses in force
-	role       replica.Role
-	rep        *replica.Replica
-	storage    *replog.Storage
-	opened     *replog.Opened
-	identity   uint64 // of the cell, once known
-	mailbox    []replica.Event
-	looping    bool
-	due        bool  // the loop is to run although nothing came
-	dueAt      int64 // true time at which it is looked next whether it is; 0: none
-	lastTick   time.Duration
-	frozen     []func() // ends of disk work that came during a pause
-	torn       bool     // what is on the disk may be doubtful
-	spoiled    bool     // the disk has rotted, or lost a file
-	wounds     []wound  // what was done to it then
-	emptied    bool     // the disk was exchanged for an empty one
-	powerGone  bool     // the next crash takes the power too
-	doomed     int      // and it comes amid the next long flush of the log, or the last of so many
-	amid       bool     // it has come so
-	warned     bool     // a stranger has refused it in this life
-	mood       mood     // what the last turn has left open
-	full       bool     // nothing more fits on the disk
-	unreadable string   // a file of which a byte cannot be read at the moment
+	up          bool
+	boot        int // counts the starts: what was under way for an earlier one is void
+	refused     error
+	aside       bool // its fault outlasts all others
+	pauses      int  // pauses in force
+	role        replica.Role
+	rep         *replica.Replica
+	storage     *replog.Storage
+	opened      *replog.Opened
+	identity    uint64 // of the cell, once known
+	mailbox     []replica.Event
+	looping     bool
+	due         bool  // the loop is to run although nothing came
+	dueAt       int64 // true time at which it is looked next whether it is; 0: none
+	lastTick    time.Duration
+	frozen      []func() // ends of disk work that came during a pause
+	torn        bool     // what is on the disk may be doubtful
+	spoiled     bool     // the disk has rotted, or lost a file
+	wounds      []wound  // what was done to it then
+	emptied     bool     // the disk was exchanged for an empty one
+	powerGone   bool     // the next crash takes the power too
+	doomed      int      // and it comes amid the next long flush of the log, or the last of so many
+	amid        bool     // it has come so
+	warned      bool     // a stranger has refused it in this life
+	founderDied int      // so often while the cell was founded
+	mood        mood     // what the last turn has left open
+	full        bool     // nothing more fits on the disk
+	unreadable  string   // a file of which a byte cannot be read at the moment
 	// pageCacheLies: a flush has failed and only the process has ended: what was
 	// not flushed is still seen and will never be durable.
 	pageCacheLies bool
@@ -188,7 +189,12 @@ func (p *process) out(err error) {
 	w := p.w
 	p.refused = err
 	w.counts.refused++
-	w.trace.add(w.now, "refused", uint64(p.index))
+	text := err.Error()
+	var damaged *replog.DamagedError
+	if errors.As(err, &damaged) && !strings.Contains(text, damaged.File) {
+		w.fail("start", "%s refuses to start and does not say where its data are damaged: %s", p.name, text)
+	}
+	w.trace.add(w.now, "refused", uint64(p.index), uint64(len(text)))
 	w.tell(p.name, "refuses to start: %v", err)
 }
 
@@ -219,7 +225,7 @@ func (p *process) options() replica.Options {
 	}
 	o.Node = replog.NodeOptions{
 		Cell: cellName, Name: p.name, PeerAddress: p.name + ":7201", ClientAddress: p.address(),
-		SnapshotSlots: w.plan.snapshotSlots, TrailSlots: w.plan.trailSlots,
+		SnapshotSlots: unlessDefault(w.plan.snapshotSlots, defaultSnapshot), TrailSlots: unlessDefault(w.plan.trailSlots, defaultTrail),
 		NewIdentity: func() uint64 { return w.diskRandom.uint64()>>1 | 1 },
 		Now:         p.now(),
 	}
@@ -236,6 +242,14 @@ func (p *process) options() replica.Options {
 			paxos.Member{Name: q.name, PeerAddress: q.name + ":7201"})
 	}
 	return o
+}
+
+// unlessDefault is 0 for what the daemon takes by itself.
+func unlessDefault(n, standard int) int {
+	if n == standard {
+		return 0
+	}
+	return n
 }
 
 // wallMS is the replica's wall clock, which differs from those of the others.

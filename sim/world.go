@@ -210,6 +210,7 @@ func (w *World) found() {
 	for _, c := range w.clients {
 		w.after(w.workRandom.below(w.plan.calm), c.begin)
 	}
+	w.troubleAtFounding()
 	w.after(second, w.patrol)
 }
 
