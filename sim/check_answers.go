@@ -79,6 +79,7 @@ func (h *history) know(revision uint64) { h.answered = max(h.answered, revision)
 func (h *history) answerRead(k *call) {
 	w, r := h.w, k.read
 	if r.GetCode() != storepb.Code_OK && r.GetCode() != storepb.Code_NOT_FOUND {
+		h.judgeNoRead(k)
 		return
 	}
 	if r.GetRevision() > h.revisionNow() {

@@ -35,6 +35,10 @@ func (h *history) sessionOpened(id uint64, s *store.Store) {
 		w.fail("sessions", "session %s has a nonce that no client made", short(id))
 		return
 	}
+	if o.c.life == o.life && o.c.reader {
+		w.fail("sessions", "%s only reads, and has opened session %s", o.c.name, short(id))
+		return
+	}
 	if h.sessions[id] != nil {
 		w.fail("sessions", "session %s was opened twice", short(id))
 		return

@@ -1,6 +1,8 @@
 package sim
 
 import (
+	"time"
+
 	"github.com/seed70370324/lockd/client/machine"
 )
 
@@ -19,6 +21,7 @@ type client struct {
 	ops       int
 	idleUntil int64 // it begins nothing before
 
+	nature
 	life    int // counts the machines
 	m       *machine.Machine
 	nonce   string
@@ -40,6 +43,15 @@ type client struct {
 	holds    []*hold
 	watches  []*watch
 	ending   bool // the session is being closed
+
+	// What is judged, see check_client.go.
+	batches int            // counts the turns of its loop
+	asks    []*conn        // questions that have no answer yet
+	answers []surveyAnswer // of the newest survey
+	lived   bool           // it has been live
+	liveAt  time.Duration  // on its clock, since when
+	heardAt time.Duration  // when a read or watch was last answered
+	floods  []flood
 
 	// For scripts.
 	lastAnswer string
@@ -80,11 +92,13 @@ func (c *client) begin() {
 	for i := range w.replicas {
 		addresses = append(addresses, w.replicas[(int(first)+i)%len(w.replicas)].address())
 	}
-	c.m = machine.New(machine.Options{
+	options := machine.Options{
 		Addresses: addresses, Cell: cellName, Name: c.name, Host: "host-" + c.name, PID: 100*c.index + c.life,
 		Lease: nanos(w.plan.load.drawLease(w.workRandom)), Grace: nanos(20 * second), DriftPPM: 10_000,
 		Nonce: nonce, Seed: w.workRandom.uint64(), Now: c.clock.read(w.now), OpenTimeout: nanos(40 * second),
-	})
+	}
+	c.dress(&options)
+	c.m = machine.New(options)
 	w.trace.add(w.now, "begin", uint64(c.index), uint64(c.life))
 	w.tell(c.name, "begins (session machine %d)", c.life)
 	c.post(machine.Tick{})
@@ -106,6 +120,10 @@ func (c *client) end(why string, hang int64) {
 	if c.conn != nil {
 		c.conn.hangUp(hang)
 	}
+	for _, n := range c.asks {
+		n.endAsking(hang)
+	}
+	c.asks = nil
 	for _, k := range c.open {
 		w.history.unanswered(k)
 	}
@@ -159,6 +177,7 @@ func (c *client) loop() {
 	w := c.w
 	batch := c.mailbox
 	c.mailbox = nil
+	c.batches++
 	now := c.clock.read(w.now)
 	for _, ev := range batch {
 		switch e := ev.(type) {
@@ -169,7 +188,9 @@ func (c *client) loop() {
 		case fromConn:
 			// What an earlier connection has left in the mailbox is dropped.
 			if c.dialed == e.n {
+				c.hears(e.ev)
 				c.m.Step(now, e.ev)
+				c.losePatience()
 			}
 		}
 		if c.m == nil {
@@ -184,6 +205,10 @@ func (c *client) step(ev machine.Event) { c.m.Step(c.clock.read(c.w.now), ev) }
 
 func (c *client) perform(e machine.Effects) {
 	w := c.w
+	c.askAll(e.Ask)
+	for _, text := range e.Warnings {
+		c.warn(text)
+	}
 	if e.Hangup || e.Dial != "" {
 		c.dialed = nil
 		if c.conn != nil {
@@ -211,7 +236,7 @@ func (c *client) perform(e machine.Effects) {
 		c.done(d)
 	}
 	for _, l := range late {
-		if !c.lost(l) {
+		if !c.lost(l) && !c.calls[l.Lock].cancel {
 			w.fail("client", "%s: the lock of call %d is lost but was never granted", c.name, l.Lock)
 		}
 	}
@@ -225,6 +250,7 @@ func (c *client) perform(e machine.Effects) {
 		c.stateChanged(*e.State)
 	}
 	c.checkAnswered(e.Done)
+	c.m.Reuse(e)
 }
 
 // setWake arms the machine's timer.
@@ -250,8 +276,9 @@ func (c *client) stateChanged(s machine.State) {
 	w := c.w
 	w.trace.add(w.now, "state", uint64(c.index), uint64(s))
 	if w.telling() {
-		w.tell(c.name, "session is %s", [...]string{"connecting", "live", "in jeopardy", "expired", "closed"}[s])
+		w.tell(c.name, "session is %v", s)
 	}
+	c.judgeState(s)
 	c.state = s
 	if s == machine.Expired {
 		c.expired++
@@ -270,6 +297,7 @@ func (c *client) stateChanged(s machine.State) {
 		w.fail("client", "%s: the session is over and call %d (%v %s) has no answer", c.name, k.id, k.kind, k.path)
 		return
 	}
+	c.useEnded()
 	life := c.life
 	w.after(w.workRandom.between(0, 800*millisecond), func() {
 		if c.life == life {

@@ -25,6 +25,7 @@ type conn struct {
 	opened bool // the replica knows it
 	stands bool // the client knows that it stands
 	closed bool // the replica has been told that it is gone
+	ask    bool // it only asks who is there
 }
 
 // pipe is one direction.
@@ -55,6 +56,7 @@ func (c *client) dial(address string) {
 		w.tell(c.name, "dials %s (connection %d)", p.name, n.id)
 	}
 	w.after(w.latency(), func() { n.arrive() })
+	c.freezeDialing()
 }
 
 // arrive is the client's SYN reaching the replica's machine.
@@ -76,7 +78,11 @@ func (n *conn) arrive() {
 	n.p.connOrder = append(n.p.connOrder, n)
 	n.p.post(replica.ConnOpened{Conn: n.id, Remote: n.c.name + ":9"})
 	w.after(w.latency(), func() {
-		if n.isCurrent() {
+		switch {
+		case !n.isCurrent():
+		case n.ask:
+			n.sendUp(machine.Hello(cellName, "asks"))
+		default:
 			n.stands = true
 			n.c.post(fromConn{n, machine.Connected{}})
 		}
@@ -84,14 +90,18 @@ func (n *conn) arrive() {
 }
 
 func (n *conn) refuse(err error) {
-	if n.isCurrent() {
+	if n.ask {
+		n.answered(nil, err)
+	} else if n.isCurrent() {
 		n.broken = true
 		n.c.conn = nil
 		n.c.post(fromConn{n, machine.ConnectFailed{Err: err}})
 	}
 }
 
-func (n *conn) isCurrent() bool { return !n.broken && n.c.conn == n && n.c.life == n.life }
+func (n *conn) isCurrent() bool {
+	return !n.broken && (n.ask || n.c.conn == n) && n.c.life == n.life
+}
 
 // sendUp sends a message of the client.
 func (n *conn) sendUp(m *pb.ClientMessage) {
@@ -100,6 +110,7 @@ func (n *conn) sendUp(m *pb.ClientMessage) {
 		n.w.fail("client", "%s sent a message that cannot be encoded: %v", n.c.name, err)
 		return
 	}
+	n.p.checkFrame(n.c, data)
 	n.up.queue = append(n.up.queue, data)
 	n.pump(&n.up)
 }
@@ -204,7 +215,11 @@ func (n *conn) deliver(d *pipe, data []byte) {
 	if w.telling() {
 		w.tell(n.p.name, "-> %s %s", n.c.name, tellDown(m))
 	}
-	if n.isCurrent() {
+	switch {
+	case !n.isCurrent():
+	case n.ask:
+		n.answered(m, nil)
+	default:
 		n.c.post(fromConn{n, machine.Received{Message: m}})
 	}
 }
@@ -221,7 +236,9 @@ func (n *conn) breakUp(why string, clientWait, serverWait int64) {
 		w.tell("net", "connection %d of %s and %s is broken (%s)", n.id, n.c.name, n.p.name, why)
 	}
 	w.after(clientWait+w.latency(), func() {
-		if n.c.conn == n && n.c.life == n.life {
+		if n.ask {
+			n.answered(nil, errReset)
+		} else if n.c.conn == n && n.c.life == n.life {
 			n.c.conn = nil
 			if n.stands {
 				n.c.post(fromConn{n, machine.Disconnected{Err: errReset}})
@@ -241,7 +258,28 @@ func (n *conn) hangUp(serverWait int64) {
 	}
 	n.broken = true
 	n.w.trace.add(n.w.now, "hang up", uint64(n.id))
+	serverWait += n.sendLate()
 	n.w.after(serverWait+n.w.latency(), n.tellServer)
+}
+
+// sendLate lets what the client has sent on a connection that it gives up arrive
+// all the same, perhaps when it has another one. It returns how long that takes.
+func (n *conn) sendLate() int64 {
+	w := n.w
+	if len(n.up.queue) == 0 || !n.opened || !w.faulty || !w.netRandom.chance(w.plan.load.kinds.lateSends) {
+		return 0
+	}
+	w.happened(FaultLateSend)
+	late := w.netRandom.between(0, 4*second)
+	w.after(late, func() {
+		if n.closed || !n.p.up || n.p.boot != n.boot {
+			return
+		}
+		for _, data := range n.up.queue {
+			n.deliver(&n.up, data)
+		}
+	})
+	return late
 }
 
 func (n *conn) tellServer() {
@@ -275,6 +313,11 @@ func (w *World) processByAddress(a string) *process {
 	for _, p := range w.replicas {
 		if p.address() == a {
 			return p
+		}
+	}
+	for _, s := range w.strangers {
+		if s.p.address() == a {
+			return s.p
 		}
 	}
 	return nil

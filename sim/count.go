@@ -80,6 +80,10 @@ const (
 	FaultStray
 	FaultWrongStart
 	FaultFounderKilled
+	FaultLateSend
+	FaultMisuse
+	FaultFlood
+	FaultGaveUpAtOnce
 	FaultHeldBack
 	FaultHedged
 	FaultThriftMissed
@@ -98,6 +102,7 @@ var faultNames = [Faults]string{"killed processes", "power cuts", "power cuts of
 	"narrow links", "messages in parts", "parts' messages superseded", "link queues that overflow", "messages without room on a link",
 	"malformed messages", "strangers in a replica's name",
 	"starts with wrong options", "founders killed",
+	"messages of connections given up", "misuses", "floods of calls", "calls given up in the moment of an answer",
 	"slots held back", "hedged slots", "misses of thrift"}
 
 func (f Fault) String() string { return faultNames[f] }

@@ -337,6 +337,7 @@ func (w *World) heal() {
 			w.SetLink(i, k, 0, 0, 0)
 		}
 	}
+	w.removeStrangers()
 	for _, p := range w.replicas {
 		if p.aside {
 			w.afflict(p)

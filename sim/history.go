@@ -58,6 +58,7 @@ type applied struct {
 type version struct {
 	revision, instance, generation, token uint64
 	exists                                bool
+	bytes                                 int // of content
 }
 
 type session struct {
@@ -290,7 +291,7 @@ func (h *history) takeNode(c *store.Change, s *store.Store) {
 	}
 	v := version{revision: c.Revision}
 	if n, ok := s.Node(c.Path); ok {
-		v.exists, v.token = true, tokenOf(n.Data)
+		v.exists, v.token, v.bytes = true, tokenOf(n.Data), len(n.Data)
 		v.instance, v.generation = n.Stat.GetInstance(), n.Stat.GetContentGeneration()
 	}
 	old := h.nodes[c.Path]

@@ -215,7 +215,7 @@ func operation(i int, k *call) (porcupine.Operation, bool) {
 		in.kind = opGet // the read before
 	}
 	if in.kind == opGet {
-		if k.read == nil || k.end == 0 {
+		if k.read == nil || k.end == 0 || (k.read.GetCode() != storepb.Code_OK && k.read.GetCode() != storepb.Code_NOT_FOUND) {
 			return op, false
 		}
 		n := k.read.GetNode()

@@ -29,6 +29,7 @@ type hold struct {
 	late     bool // told of the loss past its deadline, on waking from a freeze
 	ended    bool // the work has ended
 	released bool // Release was called
+	yields   int  // transactions that were to give it back
 }
 
 // guard is a service that is guarded by a lock and checks fences: it refuses
@@ -45,7 +46,9 @@ func (c *client) acquire(k *call) {
 		k.path = ephemeralLock
 	}
 	k.shared = k.kind == opShared || (k.kind == opTry && s.chance(400_000))
-	k.stop = pick(s, []int64{0, 10, 200}) * millisecond
+	if k.stop == 0 {
+		k.stop = pick(s, []int64{0, 10, 200}) * millisecond
+	}
 	a := &storepb.Acquire{Path: k.path, Mode: storepb.LockMode_EXCLUSIVE, Create: !onEphemeral,
 		LockDelayMs: uint64(pick(s, l.lockDelays))}
 	if k.shared {
@@ -75,6 +78,9 @@ func (c *client) acquired(k *call) {
 	if k.result.GetCode() != storepb.Code_GRANTED {
 		return
 	}
+	if k.cancel {
+		return // it was given up in the very moment of the grant: the machine gives it back
+	}
 	if g == nil || g.GetPath() != k.path {
 		w.fail("locks", "%s: call %d is granted without a grant of %s: %v", c.name, k.id, k.path, g)
 		return
@@ -91,14 +97,14 @@ func (c *client) acquired(k *call) {
 	}
 	w.counts.grants++
 	c.work(h)
-	if w.plan.scripted && !k.cancel {
+	if w.plan.scripted {
 		return // the script says when it is given back
 	}
 	span := w.workRandom.skewed(1, 3000*millisecond)
 	if w.workRandom.chance(200_000) {
 		span = w.workRandom.between(second, 6*second)
 	}
-	if k.cancel || c.ending {
+	if c.ending {
 		span = 0
 	}
 	c.later(span, func() { c.giveBack(h) })
@@ -262,6 +268,9 @@ func (c *client) giveBack(h *hold) {
 	}
 	c.checkDeadline(h)
 	c.workEnds(h)
+	if c.yield(h) {
+		return
+	}
 	h.released = true
 	k := &call{kind: opRelease, path: h.path, lock: h}
 	c.start(k)

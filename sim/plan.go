@@ -88,6 +88,8 @@ type workload struct {
 
 	ephemeralLocks bool // some locks are on ephemeral nodes
 	hastyClose     bool // sessions are closed while work under a lock still stops
+
+	kinds kinds // drawn by drawKinds
 }
 
 // drawPlan draws a run's plan. The weights are chosen so that every fault is
@@ -124,6 +126,7 @@ func drawPlan(seed uint64) plan {
 	}
 	p.drawMore()
 	p.drawLog()
+	p.drawKinds()
 	p.planned = p.drawPlanned()
 	return p
 }
@@ -244,7 +247,7 @@ func drawWorkload(s *stream) workload {
 		lockDelays:  [][]int64{{0}, {500}, {1000}, {0, 500, 1000}}[s.below(4)],
 		valueBytes:  pick(s, []int64{0, 20, 200, 3000}),
 	}
-	for k := range l.weights {
+	for k := range l.weights[:opRelease+1] {
 		l.weights[k] = opWeights[k]
 		if s.chance(250_000) {
 			l.weights[k] = 0

@@ -136,5 +136,5 @@ func (p *plan) wellWithin() int64 {
 	for _, d := range p.load.lockDelays {
 		delay = max(delay, d*millisecond)
 	}
-	return 75*second + 3*p.load.leaseMost + 3*max(0, delay-second)
+	return 75*second + 3*p.load.leaseMost + p.load.kinds.wait() + 3*max(0, delay-second)
 }

@@ -59,8 +59,9 @@ func (p *plan) fields() []planField {
 		{name: "hasty-close", b: &l.hastyClose, off: true},
 		{name: "outstanding", count: &l.outstanding}, {name: "lease", t: &l.lease}, {name: "value-bytes", n: &l.valueBytes, off: true},
 	}
+	fields = append(fields, l.kinds.fields()...)
 	for k := range l.weights {
-		if opKind(k) == opRelease {
+		if opKind(k) >= opRelease {
 			continue // these come with the locks that are held
 		}
 		fields = append(fields, planField{name: "weight-" + strings.ReplaceAll(opKind(k).String(), " ", "-"), n: &l.weights[k]})

@@ -75,6 +75,7 @@ type process struct {
 	said          said
 	spoken        lane.Rank // highest ballot in which it has spoken on narrow links
 	applied       paxos.Slot
+	alien         func(replica.Event) // takes what comes: no replica runs here
 }
 
 func (p *process) now() time.Duration { return p.clock.read(p.w.now) }
@@ -237,6 +238,9 @@ func (p *process) options() replica.Options {
 	if l.room > 0 {
 		o.Room = p.room
 	}
+	if p.smallFrames() {
+		o.MaxFrame = w.plan.load.kinds.smallFrame
+	}
 	for _, q := range w.replicas {
 		o.Node.InitialCluster = append(o.Node.InitialCluster,
 			paxos.Member{Name: q.name, PeerAddress: q.name + ":7201"})
@@ -291,6 +295,10 @@ func (p *process) tick(boot int) {
 // post puts an event into the mailbox and wakes the loop.
 func (p *process) post(ev replica.Event) {
 	if !p.up {
+		return
+	}
+	if p.alien != nil {
+		p.alien(ev)
 		return
 	}
 	p.mailbox = append(p.mailbox, ev)

@@ -76,6 +76,9 @@ func (c *client) update(u machine.Update) {
 			a = o
 		}
 	}
+	if a == nil && c.refusedUpdate(u) {
+		return
+	}
 	if a == nil {
 		return // ended; what was on its way does not count
 	}
@@ -129,7 +132,8 @@ func (a *watch) take(m *wirepb.WatchUpdate, item *wirepb.WatchItem) {
 		return
 	}
 	s := item.GetStat()
-	if s.GetModifyRevision() > m.GetRevision() {
+	// The first pages of a state carry the revision that the client has completely.
+	if s.GetModifyRevision() > m.GetRevision() && (!m.GetState() || m.GetEnd()) {
 		w.fail("watches", "%s: watch %d of %s at revision %d shows a change of revision %d",
 			a.c.name, a.id, path, m.GetRevision(), s.GetModifyRevision())
 		return
@@ -143,6 +147,9 @@ func (a *watch) take(m *wirepb.WatchUpdate, item *wirepb.WatchItem) {
 	n := seen{s.GetContentGeneration(), s.GetInstance(), s.GetModifyRevision(), tokenOf(item.GetData())}
 	if item.GetDataLeftOut() {
 		old, ok := a.view[path]
+		if v, may := w.history.leavesOut(path, item); may && path[1] == 'r' {
+			old, ok = seen{v.generation, v.instance, v.revision, v.token}, true
+		}
 		if !ok || old.instance != n.instance || old.generation != n.generation {
 			w.fail("watches", "%s: watch %d leaves out content of %s that it has not shown", a.c.name, a.id, path)
 			return

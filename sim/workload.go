@@ -33,11 +33,12 @@ const (
 	opCheck // is the sequencer of a held lock valid
 	opClose // end the session
 	opRelease
+	opYield // a transaction that gives a lock back
 	opKinds
 )
 
 var opNames = [opKinds]string{"put", "get", "stale get", "swap", "create", "delete", "sequential", "ephemeral",
-	"count", "multi", "lock", "shared lock", "try lock", "watch", "break", "force delete", "check", "close", "release"}
+	"count", "multi", "lock", "shared lock", "try lock", "watch", "break", "force delete", "check", "close", "release", "yield"}
 
 func (k opKind) String() string { return opNames[k] }
 
@@ -66,6 +67,9 @@ type call struct {
 	result  *storepb.Result
 	read    *wirepb.ReadReply
 	failure error
+	want    error // with which it has to be refused; nil: it has not
+	flood   bool  // one of thousands
+	bytes   int   // of its command, where that may be too large
 }
 
 func nanos(n int64) time.Duration { return time.Duration(n) }
@@ -98,6 +102,17 @@ func (c *client) think(life int) {
 func (c *client) act() {
 	w := c.w
 	l := &w.plan.load
+	switch {
+	case c.reader:
+		c.actReader()
+		return
+	case l.kinds.misuse > 0 && w.workRandom.chance(l.kinds.misuse):
+		c.misuse()
+		return
+	case l.kinds.floods > 0 && w.workRandom.chance(l.kinds.floods):
+		c.flood()
+		return
+	}
 	var sum int64
 	for _, n := range l.weights {
 		sum += n
@@ -199,7 +214,9 @@ func (c *client) command(k *call) {
 	k.token = w.nextToken
 	data := w.value(k.token)
 	m := &storepb.Command{}
-	k.path = c.register()
+	if k.path = c.register(); k.flood {
+		k.path = "/f"
+	}
 	switch k.kind {
 	case opPut:
 		m.Op = &storepb.Command_Put{Put: &storepb.Put{Path: k.path, Data: data, HasData: true, Create: true, Parents: true}}
@@ -242,6 +259,7 @@ func (c *client) command(k *call) {
 		k.path = "/m/a"
 		m.Op = &storepb.Command_Multi{Multi: c.multi(data)}
 	}
+	k.bytes = m.SizeVT()
 	c.start(k)
 	c.step(machine.Call{ID: k.id, Command: m})
 }
@@ -296,7 +314,9 @@ func (c *client) countOn(k *call) {
 	c.start(next)
 	put := &storepb.Put{Path: k.path, Data: w.value(n + 1), HasData: true, Parents: true}
 	swap(put, gen)
-	c.step(machine.Call{ID: next.id, Command: &storepb.Command{Op: &storepb.Command_Put{Put: put}}})
+	m := &storepb.Command{Op: &storepb.Command_Put{Put: put}}
+	next.bytes = m.SizeVT()
+	c.step(machine.Call{ID: next.id, Command: m})
 }
 
 // swap demands a content generation, or with 0 that there is no node yet.
@@ -340,6 +360,7 @@ func (c *client) close(hasty bool) {
 	c.w.tell(c.name, "closes its session")
 	c.w.trace.add(c.w.now, "close", uint64(c.index))
 	c.step(machine.Close{})
+	c.useClosing()
 }
 
 // done takes the answer to a call.
@@ -366,6 +387,7 @@ func (c *client) done(d machine.Done) {
 	if w.telling() {
 		w.tell(c.name, "call %d %v %s: %s", k.id, k.kind, k.path, tellAnswer(&d))
 	}
+	c.judgeCall(k)
 	w.history.answer(k)
 	if w.plan.scripted && k.kind != opCheck {
 		c.lastAnswer = answerName(k)
@@ -375,10 +397,12 @@ func (c *client) done(d machine.Done) {
 		c.acquired(k)
 	case opRelease:
 		c.released(k)
+	case opYield:
+		c.yielded(k)
 	case opCheck:
 		w.checkedSequencer(k)
 	case opCount:
-		if k.read != nil && !k.cancel && !c.ending && !w.winding {
+		if k.read != nil && k.read.GetCode() != storepb.Code_TOO_LARGE && !k.cancel && !c.ending && !w.winding {
 			c.countOn(k)
 		}
 	}

@@ -18,14 +18,15 @@ type World struct {
 
 	netRandom, diskRandom, clockRandom, faultRandom, workRandom *stream
 
-	net      *network
-	replicas []*process
-	clients  []*client
-	nextConn replica.ConnID
-	faulty   bool // faults may happen
-	relaying bool // the lead is being passed on
-	winding  bool // applications begin nothing new
-	over     bool
+	net       *network
+	replicas  []*process
+	clients   []*client
+	strangers []*stranger
+	nextConn  replica.ConnID
+	faulty    bool // faults may happen
+	relaying  bool // the lead is being passed on
+	winding   bool // applications begin nothing new
+	over      bool
 
 	history   *history
 	byNonce   map[string]owner
@@ -91,7 +92,7 @@ func newWorld(p plan) *World {
 	w.clockRandom, w.faultRandom, w.workRandom = newStream(seed, 3), newStream(seed, 4), newStream(seed, 5)
 	w.trace.hash = seed
 	w.history = newHistory(w)
-	w.net = newNetwork(w.plan.replicas + w.plan.clients)
+	w.net = newNetwork(w.plan.replicas + w.plan.clients + w.plan.load.kinds.strangers)
 	for i := 0; i < w.plan.replicas; i++ {
 		p := &process{w: w, index: i, id: paxos.ReplicaID(i + 1), name: fmt.Sprintf("n%d", i+1), clock: w.drawClock()}
 		if w.plan.scripted {
@@ -105,6 +106,7 @@ func newWorld(p plan) *World {
 			random: newStream(seed, 1000+uint64(i)), lostLocks: map[string]bool{}}
 		w.clients = append(w.clients, c)
 	}
+	w.newStrangers(w.plan.replicas + w.plan.clients)
 	return w
 }
 

@@ -8,6 +8,7 @@ package machine
 import (
 	"time"
 
+	"github.com/seed70370324/lockd/internal/invariant"
 	"github.com/seed70370324/lockd/internal/wire/pb"
 	storepb "github.com/seed70370324/lockd/store/pb"
 )
@@ -197,6 +198,7 @@ func (s State) String() string {
 	case Closed:
 		return "closed"
 	default:
+		invariant.Unreachable("a session has no other states")
 		return "unknown"
 	}
 }

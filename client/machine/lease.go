@@ -101,7 +101,7 @@ const keptMax = 8
 // kept takes the answer to a KeepAlive.
 func (m *Machine) kept(r *pb.KeepAliveReply) {
 	s := &m.lease
-	if m.link.phase != linkReady {
+	if m.link.phase != linkReady || m.o.NoSession {
 		return
 	}
 	if slices.Contains(r.GetGone(), s.session) {

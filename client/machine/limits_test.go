@@ -20,6 +20,42 @@ func putOf(size int) *storepb.Command {
 	return c
 }
 
+// Calls that are given up make no room scarce for those that wait: a program whose
+// calls have a time can be without a connection for long.
+func TestCallsGivenUpDoNotCount(t *testing.T) {
+	const most = 8192
+	r := newRig(t, machine.Options{})
+	id := machine.CallID(0)
+	for range 3 * most {
+		id++
+		r.call(id)
+		r.step(machine.Cancel{ID: id})
+		r.fails(id, machine.ErrCanceled)
+	}
+	first := id + 1
+	for range most {
+		id++
+		r.call(id)
+	}
+	r.pending(first)
+	r.pending(id)
+	id++
+	r.call(id)
+	r.fails(id, machine.ErrLimit)
+	r.step(machine.Cancel{ID: first}) // one less waits
+	id++
+	r.call(id)
+	r.pending(id)
+	// What waits goes out in its order.
+	r.open()
+	r.keepAlive()
+	for n := uint64(1); n <= 3; n++ {
+		if c := r.request(n); c.GetPut() == nil {
+			t.Fatalf("request %d is %v", n, c)
+		}
+	}
+}
+
 // connectMax is rig.connect, when the machine wants to dial, to a service that
 // takes frames of so many bytes.
 func connectMax(r *rig, frame uint32) {

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/seed70370324/lockd/internal/invariant"
 	"github.com/seed70370324/lockd/internal/span"
 	"github.com/seed70370324/lockd/internal/wire/pb"
 )
@@ -253,6 +254,7 @@ func (m *Machine) note(err error) { m.noteOf(m.link.address, err) }
 func (m *Machine) noteOf(address string, err error) {
 	l := &m.link
 	if err == nil {
+		invariant.Unreachable("the shell says why a connection has failed")
 		err = errors.New("connection ended")
 	}
 	for i := range l.attempts {

@@ -128,6 +128,7 @@ func (m *Machine) acquireReply(r *request, res *storepb.Result) {
 			m.out.Waiting = append(m.out.Waiting, Waiting{ID: a.id, Result: res})
 		}
 	case storepb.Code_FORGOTTEN:
+		invariant.Unreachable("the service keeps a result until the client has acknowledged it")
 		// It may wait or hold by now: whatever it is, it is given back.
 		m.done(Done{ID: a.id, Err: fmt.Errorf("%w: the service has forgotten the result; the lock is not held", ErrUnavailable)})
 		m.giveBack(a, 0)
@@ -140,13 +141,16 @@ func (m *Machine) acquireReply(r *request, res *storepb.Result) {
 // granted takes a grant.
 func (m *Machine) granted(a *acquire, g *storepb.Grant) {
 	if a.phase != acqAsked && a.phase != acqWaiting {
+		invariant.Unreachable("a ticket is granted once, and one that is given back is passed over before")
 		return // given back already, or told before
 	}
 	a.grant = g
 	if a.grant == nil {
+		invariant.Unreachable("the service grants nothing without a grant")
 		a.grant = &storepb.Grant{}
 	}
 	if g.GetLockDelayMs() != uint64(a.delay/time.Millisecond) {
+		invariant.Unreachable("the service refuses a lock-delay that it does not grant")
 		// The service's word counts.
 		a.delay = min(span.Millis(g.GetLockDelayMs()), spanMax)
 	}
@@ -333,7 +337,7 @@ func (m *Machine) releasedIn(r *request) {
 // cancelAcquire ends a lock request that has no outcome yet.
 func (m *Machine) cancelAcquire(a *acquire) {
 	if a.phase == acqQueued {
-		a.req.dropped = true
+		m.reqs.drop(a.req)
 		m.overWith(a, Done{ID: a.id, Err: ErrCanceled})
 		return
 	}
@@ -405,6 +409,7 @@ func (m *Machine) sessionEvent(e *pb.Event) {
 // lostByService: the service has taken the lock away.
 func (m *Machine) lostByService(a *acquire, reason string) {
 	if reason == "" {
+		invariant.Unreachable("the service says why a lock is lost")
 		reason = "the service took the lock away"
 	}
 	switch {
@@ -437,7 +442,7 @@ func (m *Machine) failLocks(err error) {
 			lost = append(lost, a)
 		case a.phase < acqHeld:
 			if a.phase == acqQueued {
-				a.req.dropped = true
+				m.reqs.drop(a.req)
 			}
 			m.overWith(a, Done{ID: a.id, Err: err})
 		}

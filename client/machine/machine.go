@@ -368,10 +368,7 @@ func (m *Machine) random() uint64 {
 	return z ^ z>>31
 }
 
-// jitter is a random duration below d.
+// jitter is a random duration below d, which is positive.
 func (m *Machine) jitter(d time.Duration) time.Duration {
-	if d <= 0 {
-		return 0
-	}
 	return time.Duration(m.random() % uint64(d))
 }

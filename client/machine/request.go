@@ -2,6 +2,7 @@ package machine
 
 import (
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/seed70370324/lockd/internal/invariant"
@@ -86,6 +87,7 @@ func (r *request) frame() (*pb.ClientMessage, *storepb.Command) {
 type requests struct {
 	queue    []*request // from head: without a number, in order
 	head     int
+	dropped  int           // cancelled ones among them, which do not count
 	numbered window        // unanswered
 	lowest   uint64        // unanswered number, or next
 	next     uint64        // to give
@@ -102,7 +104,20 @@ func (q *requests) init() {
 	q.lowest, q.next, q.from = 1, 1, 1
 }
 
-func (q *requests) queued() int { return len(q.queue) - q.head }
+// queued counts what waits for a number.
+func (q *requests) queued() int { return len(q.queue) - q.head - q.dropped }
+
+// drop cancels a request that has no number. When most of a long queue is
+// cancelled, what is left is put together: a program that gives up its calls must
+// not fill it while there is no connection.
+func (q *requests) drop(r *request) {
+	r.dropped = true
+	q.dropped++
+	if q.dropped >= 1024 && 2*q.dropped >= len(q.queue)-q.head {
+		q.queue = slices.DeleteFunc(q.queue[q.head:], func(r *request) bool { return r.dropped })
+		q.head, q.dropped = 0, 0
+	}
+}
 
 func (m *Machine) startCall(e Call) {
 	if m.refuse(e.ID) || m.overfull(e.ID) {
@@ -165,6 +180,7 @@ func (m *Machine) sendQueued() {
 	for q.head < len(q.queue) {
 		r := q.queue[q.head]
 		if r.dropped {
+			q.dropped--
 			m.shift()
 			continue
 		}
@@ -341,11 +357,13 @@ func (m *Machine) settle(r *request, res *storepb.Result) {
 func answer(r *request, res *storepb.Result) Done {
 	switch res.GetCode() {
 	case storepb.Code_FORGOTTEN:
+		invariant.Unreachable("the service keeps a result until the client has acknowledged it")
 		return Done{ID: r.id, Err: fmt.Errorf("%w: the service has forgotten the result", ErrUnknownOutcome)}
 	case storepb.Code_VOIDED:
 		if r.refusal != nil {
 			return Done{ID: r.id, Err: r.refusal}
 		}
+		invariant.Unreachable("a request is void because it was refused, or nobody waits for it")
 		return Done{ID: r.id, Err: fmt.Errorf("%w: the request was void", ErrUnavailable)}
 	default:
 		return Done{ID: r.id, Result: res}
@@ -381,7 +399,7 @@ func (m *Machine) cancelRequest(r *request) {
 		// Goes on: the work has ended, and others wait for the lock.
 		m.done(Done{ID: id, Err: ErrUnknownOutcome})
 	case r.number == 0:
-		r.dropped = true
+		m.reqs.drop(r)
 		m.done(Done{ID: id, Err: ErrCanceled})
 	default:
 		// It may have been executed. If it must be sent again, it is better that
@@ -410,9 +428,9 @@ func (m *Machine) queueClose(workEnded bool) {
 // failQueued ends the plain calls that have no number; releases stay.
 func (m *Machine) failQueued(err error) {
 	q := &m.reqs
-	for _, r := range q.queue[q.head:] {
+	for _, r := range slices.Clone(q.queue[q.head:]) {
 		if r.kind == plainRequest && !r.dropped {
-			r.dropped = true
+			q.drop(r)
 			m.done(Done{ID: r.id, Err: err})
 		}
 	}
@@ -438,7 +456,7 @@ func (m *Machine) failRequests(err error) {
 		}
 	}
 	q.init()
-	q.queue, q.head, q.sent, q.bytes = nil, 0, 0, 0
+	q.queue, q.head, q.dropped, q.sent, q.bytes = nil, 0, 0, 0, 0
 }
 
 func (m *Machine) requestWake() time.Duration {

@@ -196,11 +196,9 @@ func (m *Machine) watchChanges(w *watch, u *pb.WatchUpdate) {
 
 // missed returns a copy of an item (items are shared) with the mark.
 func missed(it *pb.WatchItem) *pb.WatchItem {
-	if invariant.Planted(invariant.WatchMarksNothing) {
-		return it
-	}
 	return &pb.WatchItem{Path: it.Path, Deleted: it.Deleted, Stat: it.Stat, Data: it.Data, HasData: it.HasData,
-		DataLeftOut: it.DataLeftOut, Reason: it.Reason, Lock: it.Lock, Revision: it.Revision, Missed: true}
+		DataLeftOut: it.DataLeftOut, Reason: it.Reason, Lock: it.Lock, Revision: it.Revision,
+		Missed: !invariant.Planted(invariant.WatchMarksNothing)}
 }
 
 // watchState takes a page of the state. The service also begins a state on its
@@ -270,6 +268,7 @@ func (w *watch) news(it *pb.WatchItem) bool {
 		case pb.LockEvent_LOCK_RELEASED, pb.LockEvent_LOCK_GHOST_ENDED:
 			return had
 		default:
+			invariant.Unreachable("the service tells of no other events of a lock")
 			return false // of a later version
 		}
 	}
@@ -351,10 +350,7 @@ func (w *watch) deleted(later bool) []*pb.WatchItem {
 	if _, there := w.sync.seen[top]; !there {
 		w.sync.changed = w.sync.changed || later // it may have been there meanwhile
 	}
-	if len(w.known) == 0 {
-		return nil
-	}
-	if invariant.Planted(invariant.WatchKeepsDeleted) {
+	if len(w.known) == 0 || invariant.Planted(invariant.WatchKeepsDeleted) {
 		return nil
 	}
 	deleted := make(map[string]bool)
