@@ -28,6 +28,7 @@ type history struct {
 	holders  map[string]*holders
 	deeds    map[deed]int
 	written  map[uint64]bool // tokens of writes that were executed
+	sequence []string        // sequential nodes that vary has made
 
 	answered uint64 // highest revision that any client has had an answer of
 	revision uint64 // behind the newest applied entry
@@ -286,7 +287,8 @@ func (h *history) takeNode(c *store.Change, s *store.Store) {
 	if c.Kind == store.ChangeDeleted {
 		delete(h.owners, c.Path)
 	}
-	if len(c.Path) < 3 || (c.Path[1] != 'r' && c.Path[1] != 'c' && c.Path[1] != 'm') {
+	h.takeVaried(c)
+	if len(c.Path) < 3 || (c.Path[1] != 'v' && c.Path[1] != 'r' && c.Path[1] != 'c' && c.Path[1] != 'm') {
 		return
 	}
 	v := version{revision: c.Revision}

@@ -41,6 +41,9 @@ func (c *client) acquire(k *call) {
 	s := c.w.workRandom
 	l := &c.w.plan.load
 	k.path = lockPath(s.below(int64(l.locks)))
+	if k.varied {
+		k.path = c.variedPath()
+	}
 	onEphemeral := l.ephemeralLocks && s.chance(250_000)
 	if onEphemeral {
 		k.path = ephemeralLock

@@ -85,6 +85,7 @@ type workload struct {
 	leaseMost   int64   // if not 0, leases of all lengths up to that
 	lockDelays  []int64 // milliseconds
 	valueBytes  int64
+	variety     int64 // ppm of the operations that are what the store takes besides
 
 	ephemeralLocks bool // some locks are on ephemeral nodes
 	hastyClose     bool // sessions are closed while work under a lock still stops

@@ -48,6 +48,9 @@ func (p *plan) drawMore() {
 	p.healMajority = s.chance(300_000)
 	p.load.ephemeralLocks = s.chance(300_000)
 	p.load.hastyClose = s.chance(300_000)
+	if s.chance(500_000) {
+		p.load.variety = pick(s, []int64{50_000, 300_000})
+	}
 }
 
 func (p *plan) drawLimits(s *stream) {

@@ -58,6 +58,7 @@ func (p *plan) fields() []planField {
 		{name: "lazy-loop", b: &p.lazyLoop, off: true},
 		{name: "hasty-close", b: &l.hastyClose, off: true},
 		{name: "outstanding", count: &l.outstanding}, {name: "lease", t: &l.lease}, {name: "value-bytes", n: &l.valueBytes, off: true},
+		{name: "variety-ppm", n: &l.variety, off: true},
 	}
 	fields = append(fields, l.kinds.fields()...)
 	for k := range l.weights {

@@ -63,6 +63,7 @@ type call struct {
 	stop    int64
 	wait    int64  // how long it waits for a lock, negative for ever
 	lock    *hold  // releases
+	varied  bool   // a lock of another node
 	session uint64 // when it ended
 	result  *storepb.Result
 	read    *wirepb.ReadReply
@@ -122,6 +123,10 @@ func (c *client) act() {
 	for n >= l.weights[kind] {
 		n -= l.weights[kind]
 		kind++
+	}
+	if l.variety > 0 && w.workRandom.chance(l.variety) {
+		c.vary()
+		return
 	}
 	k := &call{kind: kind}
 	switch kind {
