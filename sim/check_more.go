@@ -209,7 +209,7 @@ type deed struct {
 }
 
 func (h *history) takeDeed(m *storepb.Command, result *storepb.Result) {
-	if result.GetCode() != storepb.Code_OK {
+	if result.GetCode() != storepb.Code_OK || h.ofRaw(m.GetSession()) {
 		return
 	}
 	d := deed{session: m.GetSession()}

@@ -52,6 +52,7 @@ type client struct {
 	liveAt  time.Duration  // on its clock, since when
 	heardAt time.Duration  // when a read or watch was last answered
 	floods  []flood
+	raw     *raw // drives the connection in place of m
 
 	// For scripts.
 	lastAnswer string
@@ -138,6 +139,10 @@ func (c *client) end(why string, hang int64) {
 }
 
 func (c *client) post(ev any) {
+	if c.raw != nil {
+		c.raw.happened(ev.(fromConn).ev)
+		return
+	}
 	if c.m == nil {
 		return
 	}

@@ -177,6 +177,14 @@ func (n *conn) arrived(d *pipe) {
 		return
 	}
 	d.stalled = 0
+	if d == &n.down && n.c.raw.reads(n) > w.now {
+		d.pumping = true
+		w.at(n.c.raw.reads(n), func() {
+			d.pumping = false
+			n.arrived(d)
+		})
+		return
+	}
 	// All that is queued by now arrives together, as it would in one segment.
 	batch := d.queue
 	d.queue = nil
@@ -193,7 +201,9 @@ func (n *conn) deliver(d *pipe, data []byte) {
 	w := n.w
 	if d == &n.up {
 		m := new(pb.ClientMessage)
-		if err := m.UnmarshalVT(data); err != nil {
+		if n.c.raw != nil && !n.c.raw.decodes(n, m, data) {
+			return
+		} else if err := m.UnmarshalVT(data); err != nil {
 			w.fail("client", "%s sent what cannot be decoded: %v", n.c.name, err)
 			return
 		}

@@ -292,7 +292,10 @@ func (w *World) machineName(i int) string {
 	if i < len(w.replicas) {
 		return w.replicas[i].name
 	}
-	return w.clients[i-len(w.replicas)].name
+	if i -= len(w.replicas); i >= len(w.clients) {
+		return w.raws[i-len(w.clients)].c.name
+	}
+	return w.clients[i].name
 }
 
 func (w *World) tellCuts(cuts [][2]int) string {

@@ -78,6 +78,11 @@ func (w *World) unsettled() string {
 			return why
 		}
 	}
+	for _, r := range w.raws {
+		if why := r.unsettled(); why != "" {
+			return why
+		}
+	}
 	return w.unsettledState(w.master().rep.Store())
 }
 

@@ -268,12 +268,12 @@ func (h *history) takeNodes(m *storepb.Command, result *storepb.Result, changes 
 		}
 	}
 	if op := m.GetCreate(); op != nil && result.GetCode() == storepb.Code_OK {
-		if op.GetKind() == storepb.NodeKind_EPHEMERAL && h.owners[op.GetPath()] == 0 {
-			if _, ok := s.Node(op.GetPath()); ok {
-				h.owners[op.GetPath()] = m.GetSession()
+		if path := result.GetPath(); op.GetKind() == storepb.NodeKind_EPHEMERAL && h.owners[path] == 0 {
+			if n, ok := s.Node(path); ok && n.Stat.GetOwner() != 0 { // a repeat may find another's
+				h.owners[path] = n.Stat.GetOwner()
 			}
 		}
-		if op.GetSequential() {
+		if op.GetSequential() && !h.ofRaw(m.GetSession()) {
 			token := tokenOf(op.GetData())
 			if old := h.created[token]; old != "" && old != result.GetPath() {
 				h.w.fail("exactly-once", "one sequential create made both %s and %s", old, result.GetPath())

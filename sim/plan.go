@@ -72,6 +72,11 @@ type plan struct {
 	// strangers take part in the founding; founders die in it.
 	strangeFounding, foundingCrash bool
 	lazyLoop                       bool // a replica's turn waits for what it awaits, as in the daemon
+
+	// Drawn by drawRaws.
+	raws     int   // clients that are driven by no machine
+	rawThink int64 // mean time between two messages of one
+	rawWild  int64 // ppm of the moments at which one does something large
 }
 
 // workload says what the clients do.
@@ -128,6 +133,7 @@ func drawPlan(seed uint64) plan {
 	p.drawMore()
 	p.drawLog()
 	p.drawKinds()
+	p.drawRaws()
 	p.planned = p.drawPlanned()
 	return p
 }

@@ -11,6 +11,13 @@ type limits struct {
 	watches                              int // of a connection
 	room                                 int // bytes queued for a client
 	linkBytes                            int // queued on each lane of a narrow link
+
+	// Drawn by drawRaws.
+	sessions, connSessions, connections int
+	watchTopic, watchLog                int // bytes of changes that wait for watches
+	stateNodes                          int
+	stateBytes                          int64
+	frame                               int
 }
 
 // drawMore draws what came to the plans later. It has a stream of its own, so

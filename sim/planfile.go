@@ -57,6 +57,12 @@ func (p *plan) fields() []planField {
 		{name: "link-bytes", count: &p.limits.linkBytes, off: true}, {name: "odd-answers-ppm", n: &p.oddAnswers, off: true}, {name: "strange-founding", b: &p.strangeFounding, off: true}, {name: "founding-crash", b: &p.foundingCrash, off: true},
 		{name: "lazy-loop", b: &p.lazyLoop, off: true},
 		{name: "hasty-close", b: &l.hastyClose, off: true},
+		{name: "raws", count: &p.raws, off: true}, {name: "raw-think", t: &p.rawThink}, {name: "raw-wild-ppm", n: &p.rawWild, off: true},
+		{name: "sessions", count: &p.limits.sessions, off: true}, {name: "connection-sessions", count: &p.limits.connSessions, off: true},
+		{name: "connections", count: &p.limits.connections, off: true},
+		{name: "watch-topic-bytes", count: &p.limits.watchTopic, off: true}, {name: "watch-log-bytes", count: &p.limits.watchLog, off: true},
+		{name: "state-nodes", count: &p.limits.stateNodes, off: true}, {name: "state-bytes", n: &p.limits.stateBytes, off: true},
+		{name: "frame-bytes", count: &p.limits.frame, off: true},
 		{name: "outstanding", count: &l.outstanding}, {name: "lease", t: &l.lease}, {name: "value-bytes", n: &l.valueBytes, off: true},
 		{name: "variety-ppm", n: &l.variety, off: true},
 	}
@@ -249,6 +255,8 @@ func (p *plan) check() error {
 	switch {
 	case p.replicas < 1 || p.replicas > 9:
 		return bad("1 to 9 replicas are possible")
+	case p.raws > 0 && p.rawThink < 1, p.raws > 9:
+		return bad("raw-think is missing, or there are more than 9 raws")
 	case p.clients < 1 || p.clients > 60:
 		return bad("1 to 60 clients are possible")
 	case p.latencyHi < p.latencyLo || p.latencyLo < 1 || p.flushHi < p.flushLo || p.flushLo < 1:

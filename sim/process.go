@@ -89,6 +89,7 @@ func (p *process) hello() *pb.PeerHello {
 		Incarnation:  p.opened.Identity.GetIncarnation(),
 		CellIdentity: p.identity, Founded: p.identity != 0,
 		ClientAddress: p.address(), PeerAddress: p.name + ":7201", Version: replog.PeerVersion, Lane: "main",
+		StateNodes: p.limits().Nodes, StateBytes: p.limits().Bytes,
 	}
 }
 
@@ -238,9 +239,12 @@ func (p *process) options() replica.Options {
 	if l.room > 0 {
 		o.Room = p.room
 	}
+	o.MaxSessions, o.MaxSessionsPerConn, o.MaxConnections, o.MaxFrame = l.sessions, l.connSessions, l.connections, l.frame
 	if p.smallFrames() {
 		o.MaxFrame = w.plan.load.kinds.smallFrame
 	}
+	o.WatchTopicBytes, o.WatchLogBytes = l.watchTopic, l.watchLog
+	o.Node.State = p.limits()
 	for _, q := range w.replicas {
 		o.Node.InitialCluster = append(o.Node.InitialCluster,
 			paxos.Member{Name: q.name, PeerAddress: q.name + ":7201"})
@@ -269,6 +273,9 @@ func (p *process) room(id replica.ConnID, deep bool) int {
 	queued := 0
 	for _, data := range c.down.queue {
 		queued += len(data)
+	}
+	if c.c.raw != nil {
+		queued *= rawWeight
 	}
 	switch {
 	case deep && queued == 0:

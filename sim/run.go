@@ -36,6 +36,7 @@ type Report struct {
 	// Operations says, for each client, how many it had; Done how many were done
 	// in all.
 	Operations []int
+	Raws       []int // the same of raw clients
 	Done       int
 }
 
@@ -72,6 +73,9 @@ func (w *World) finish(o Options) Report {
 	r.Planned, r.Done = w.plannedCame, w.acted
 	for _, c := range w.clients {
 		r.Operations = append(r.Operations, c.ops)
+	}
+	for _, c := range w.raws {
+		r.Raws = append(r.Raws, c.ops)
 	}
 	if w.telling() {
 		w.tell("end", "%s", r.Summary)

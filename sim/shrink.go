@@ -177,7 +177,7 @@ func (s *Shrink) machines() {
 	for n := 1; n < s.best.clients; n++ {
 		c := s.best.clone()
 		c.clients = n
-		c.skipped = slices.DeleteFunc(c.skipped, func(k opSpan) bool { return k.client > n })
+		c.skipped = slices.DeleteFunc(c.skipped, func(k opSpan) bool { return k.client > n && k.client < rawNumber })
 		if s.try(fmt.Sprintf("with %d clients", n), c) {
 			return
 		}
@@ -203,18 +203,20 @@ func (s *Shrink) faults() {
 // of each first.
 func (s *Shrink) operations() {
 	most := 0
-	for _, n := range s.result.Operations {
+	for _, n := range slices.Concat(s.result.Operations, s.result.Raws) {
 		most = max(most, n)
 	}
 	for size := most; size > 0; size /= 2 {
 		for client := 1; client <= min(s.best.clients, len(s.result.Operations)); client++ {
-			s.operationsOf(client, size)
+			s.operationsOf(client, s.result.Operations[client-1], size)
+		}
+		for i := 0; i < min(s.best.raws, len(s.result.Raws)); i++ {
+			s.operationsOf(rawNumber+i, s.result.Raws[i], size)
 		}
 	}
 }
 
-func (s *Shrink) operationsOf(client, size int) {
-	all := s.result.Operations[client-1]
+func (s *Shrink) operationsOf(client, all, size int) {
 	for from := 1; from <= all && s.used < s.Runs; from += size {
 		to := min(from+size-1, all)
 		if s.best.skipsAll(client, from, to) {

@@ -22,6 +22,8 @@ type World struct {
 	replicas  []*process
 	clients   []*client
 	strangers []*stranger
+	raws      []*raw
+	pool      rawPool
 	nextConn  replica.ConnID
 	faulty    bool // faults may happen
 	relaying  bool // the lead is being passed on
@@ -92,7 +94,7 @@ func newWorld(p plan) *World {
 	w.clockRandom, w.faultRandom, w.workRandom = newStream(seed, 3), newStream(seed, 4), newStream(seed, 5)
 	w.trace.hash = seed
 	w.history = newHistory(w)
-	w.net = newNetwork(w.plan.replicas + w.plan.clients + w.plan.load.kinds.strangers)
+	w.net = newNetwork(w.plan.replicas + w.plan.clients + w.plan.load.kinds.strangers + w.plan.raws)
 	for i := 0; i < w.plan.replicas; i++ {
 		p := &process{w: w, index: i, id: paxos.ReplicaID(i + 1), name: fmt.Sprintf("n%d", i+1), clock: w.drawClock()}
 		if w.plan.scripted {
@@ -107,6 +109,7 @@ func newWorld(p plan) *World {
 		w.clients = append(w.clients, c)
 	}
 	w.newStrangers(w.plan.replicas + w.plan.clients)
+	w.newRaws()
 	return w
 }
 
@@ -170,6 +173,7 @@ func (w *World) playParts() {
 	}
 	w.setAside()
 	w.heal()
+	w.raiseLimits()
 	if w.unfoundable() {
 		// Founding needs every member. Nothing was chosen, nobody was served.
 		w.tell("net", "a member was lost before the cell was founded: it cannot be")
@@ -213,6 +217,9 @@ func (w *World) found() {
 		w.after(w.workRandom.below(w.plan.calm), c.begin)
 	}
 	w.troubleAtFounding()
+	for _, r := range w.raws {
+		w.after(w.plan.calm, r.think)
+	}
 	w.after(second, w.patrol)
 }
 

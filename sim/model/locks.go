@@ -1,6 +1,8 @@
 package model
 
 import (
+	"math"
+
 	"github.com/seed70370324/lockd/store"
 	"github.com/seed70370324/lockd/store/pb"
 )
@@ -79,7 +81,10 @@ func (m *Model) acquire(s *session, ticket uint64, op *pb.Acquire) *pb.Result {
 		return &pb.Result{Path: path, Grant: m.grant(path, l, c)}
 	}
 	if !op.GetNoDeadline() {
-		c.deadline = m.cellTime + int64(op.GetWaitMs())*nanosOfMilli
+		c.deadline = math.MaxInt64 // what does not fit is for ever
+		if op.GetWaitMs() <= uint64(math.MaxInt64-m.cellTime)/nanosOfMilli {
+			c.deadline = m.cellTime + int64(op.GetWaitMs())*nanosOfMilli
+		}
 	}
 	r := &pb.Result{Code: pb.Code_WAITING, Path: path, Blockers: l.blockers()}
 	l.waiters = append(l.waiters, c)
@@ -176,11 +181,11 @@ func without(list []claim, i int) []claim { return append(list[:i:i], list[i+1:]
 
 func (m *Model) release(s *session, op *pb.Release, alone bool) *pb.Result {
 	path, holder, waiter := m.find(s.id, op.GetTicket())
-	if path == "" || (op.GetPath() != "" && op.GetPath() != path) {
+	if path == "" || waiter >= 0 && !alone {
 		return code(pb.Code_NOT_HELD)
 	}
-	if waiter >= 0 && !alone {
-		return code(pb.Code_NOT_HELD)
+	if op.GetPath() != "" && op.GetPath() != path {
+		return code(pb.Code_BAD_COMMAND)
 	}
 	l := m.editLock(path)
 	if waiter >= 0 {

@@ -85,11 +85,17 @@ type undo struct {
 // New returns the state before founding.
 func New() *Model {
 	return &Model{
-		nodes:    map[string]*node{"/": {stat: &pb.Stat{Kind: pb.NodeKind_PERMANENT}, used: true}},
+		nodes:    map[string]*node{"/": root()},
 		locks:    map[string]*lock{},
 		sessions: map[uint64]*session{},
 		nonces:   map[string]uint64{},
 	}
+}
+
+// root was there first: its creation is revision 1.
+func root() *node {
+	return &node{used: true, stat: &pb.Stat{Instance: 1, ContentGeneration: 1, CreateRevision: 1, ModifyRevision: 1,
+		Checksum: store.Checksum(nil), Kind: pb.NodeKind_PERMANENT}}
 }
 
 const (
@@ -210,9 +216,10 @@ func (m *Model) request(c *pb.Command) (r *pb.Result, repeat bool) {
 		return code(pb.Code_RETRY), false
 	}
 	s.ack(c.GetAckedEvent())
-	s.forget(min(c.GetLowestUnanswered(), n))
+	r = s.results[n] // a repeat is answered although its result is to be dropped
+	s.forget(c.GetLowestUnanswered())
 	if n <= s.last {
-		if r := s.results[n]; r != nil {
+		if r != nil {
 			return r, true
 		}
 		return code(pb.Code_FORGOTTEN), false
@@ -231,12 +238,12 @@ func (m *Model) Refused(c *pb.Command, r *pb.Result, recorded bool) {
 	m.cellTime = max(m.cellTime, c.GetCellTime())
 	m.wall = max(m.wall, c.GetWallMs())
 	s := m.sessions[c.GetSession()]
-	if s == nil || c.GetNumber() != s.last+1 {
+	if s == nil || c.GetNumber() > s.last+1 {
 		return
 	}
 	s.ack(c.GetAckedEvent())
-	s.forget(min(c.GetLowestUnanswered(), c.GetNumber()))
-	if recorded {
+	s.forget(c.GetLowestUnanswered())
+	if recorded && c.GetNumber() == s.last+1 {
 		s.last = c.GetNumber()
 		s.results[s.last] = r
 	}
@@ -274,7 +281,7 @@ func code(c pb.Code) *pb.Result { return &pb.Result{Code: c} }
 // settle passes on the locks that the command has touched and removes the
 // containers on which nothing is left, upwards.
 func (m *Model) settle() {
-	sort.Strings(m.touched)
+	sort.SliceStable(m.touched, func(i, j int) bool { return behind(m.touched[j], m.touched[i]) })
 	granted := len(m.touched)
 	for _, path := range m.touched {
 		m.passOn(path)

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"sort"
 	"strings"
+	"unicode"
 	"unicode/utf8"
 
 	"github.com/seed70370324/lockd/store"
@@ -16,7 +17,7 @@ func badPath(path string) bool {
 	if path == "/" {
 		return false
 	}
-	if len(path) > store.PathMax || !strings.HasPrefix(path, "/") || !utf8.ValidString(path) || strings.ContainsRune(path, 0) {
+	if len(path) > store.PathMax || !strings.HasPrefix(path, "/") || !utf8.ValidString(path) || strings.ContainsFunc(path, unicode.IsControl) {
 		return true
 	}
 	for _, part := range strings.Split(path[1:], "/") {
@@ -119,10 +120,7 @@ func (m *Model) make(path string, kind pb.NodeKind, owner uint64, data []byte, h
 }
 
 func (m *Model) write(n *node, data []byte, hasData bool) {
-	if !hasData {
-		data = nil
-	}
-	n.data, n.hasData = data, hasData
+	n.data, n.hasData = data, hasData || len(data) > 0
 	n.stat.ContentGeneration++
 	n.stat.ModifyRevision, n.stat.ModifyMs = m.next, m.wall
 	n.stat.DataLength = uint32(len(data))
@@ -138,9 +136,14 @@ func (m *Model) create(s *session, op *pb.Create) *pb.Result {
 	if badConditions(createOp, op.GetPath(), op.GetConditions(), op.GetSequential()) {
 		return code(pb.Code_BAD_COMMAND)
 	}
+	switch op.GetKind() {
+	case pb.NodeKind_NODE_KIND_UNSPECIFIED, pb.NodeKind_PERMANENT, pb.NodeKind_EPHEMERAL, pb.NodeKind_CONTAINER:
+	default:
+		return code(pb.Code_BAD_COMMAND)
+	}
 	path := op.GetPath()
 	if op.GetSequential() {
-		if badPath(path + "0") {
+		if given := strings.TrimSuffix(path, "/"); given != "" && badPath(given) || badPath(path+"0000000000") {
 			return code(pb.Code_BAD_PATH)
 		}
 	} else if badPath(path) {
@@ -242,7 +245,7 @@ func (m *Model) delete(op *pb.Delete) *pb.Result {
 			}
 		}
 	}
-	sort.Sort(sort.Reverse(sort.StringSlice(paths))) // what is below goes first
+	sort.Slice(paths, func(i, j int) bool { return behind(paths[i], paths[j]) }) // what is below goes first
 	reason := pb.DeleteReason_FORCED
 	if !op.GetForce() {
 		reason = pb.DeleteReason_DELETED
@@ -256,6 +259,12 @@ func (m *Model) delete(op *pb.Delete) *pb.Result {
 		m.remove(p, reason)
 	}
 	return code(pb.Code_OK)
+}
+
+// behind reports whether a path comes behind another where a node is followed by all
+// that is below it.
+func behind(a, b string) bool {
+	return strings.ReplaceAll(a, "/", "\x00") > strings.ReplaceAll(b, "/", "\x00")
 }
 
 // remove deletes a node without children. Its waiters are withdrawn, its

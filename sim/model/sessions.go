@@ -31,7 +31,7 @@ func (s *session) ack(n uint64) {
 }
 
 func (s *session) forget(below uint64) {
-	for ; s.lowest < below; s.lowest++ {
+	for below = min(below, s.last+1); s.lowest < below; s.lowest++ {
 		delete(s.results, s.lowest)
 	}
 }

@@ -134,12 +134,15 @@ func (LockMode) EnumDescriptor() ([]byte, []int) {
 type Code int32
 
 const (
-	Code_OK               Code = 0
-	Code_NOT_FOUND        Code = 1  // no such node (or parent)
-	Code_EXISTS           Code = 2  // node is already there
-	Code_CONFLICT         Code = 3  // a condition does not hold
-	Code_NOT_EMPTY        Code = 4  // node has children
-	Code_BAD_PATH         Code = 5  // malformed path
+	Code_OK        Code = 0
+	Code_NOT_FOUND Code = 1 // no such node (or parent)
+	Code_EXISTS    Code = 2 // node is already there
+	Code_CONFLICT  Code = 3 // a condition does not hold
+	Code_NOT_EMPTY Code = 4 // node has children
+	// Malformed path: one that does not begin with /, or ends with it but for the
+	// root, is longer than 1024 bytes, is not UTF-8 or has control characters, or has
+	// a part that is empty, ".", ".." or longer than 255 bytes.
+	Code_BAD_PATH         Code = 5
 	Code_TOO_LARGE        Code = 6  // data over the limit
 	Code_EPHEMERAL_PARENT Code = 7  // ephemeral nodes have no children
 	Code_HELD             Code = 8  // try-acquire refused: Result.blockers says by whom
@@ -424,7 +427,8 @@ type Command struct {
 	// Number of the request within its session, counted from 1 without gaps.
 	Number uint64 `protobuf:"varint,2,opt,name=number,proto3" json:"number,omitempty"`
 	// Lowest number of the session that is still unanswered: results below it
-	// are dropped.
+	// are dropped, once this command is answered. More than the next number counts
+	// as that.
 	LowestUnanswered uint64 `protobuf:"varint,3,opt,name=lowest_unanswered,json=lowestUnanswered,proto3" json:"lowest_unanswered,omitempty"`
 	// Number of the last session event (SessionEvent.number) the client has
 	// acknowledged; events up to it are dropped from the session's record.
@@ -1302,10 +1306,12 @@ type Create struct {
 	Path  string                 `protobuf:"bytes,1,opt,name=path,proto3" json:"path,omitempty"`
 	Kind  NodeKind               `protobuf:"varint,2,opt,name=kind,proto3,enum=lockd.store.NodeKind" json:"kind,omitempty"`
 	// Append the parent's next sequence number (10 digits) to the path; then a
-	// trailing slash in path is legal and means an empty base name.
+	// trailing slash in path is legal and means an empty base name. Otherwise the
+	// path must be well formed with and without the number.
 	Sequential bool   `protobuf:"varint,3,opt,name=sequential,proto3" json:"sequential,omitempty"`
 	Data       []byte `protobuf:"bytes,4,opt,name=data,proto3" json:"data,omitempty"`
-	HasData    bool   `protobuf:"varint,5,opt,name=has_data,json=hasData,proto3" json:"has_data,omitempty"` // false: null data (differs from empty for ZooKeeper clients)
+	// false: null data (differs from empty for ZooKeeper clients), if data is empty.
+	HasData bool `protobuf:"varint,5,opt,name=has_data,json=hasData,proto3" json:"has_data,omitempty"`
 	// Create missing parents as containers.
 	Parents bool `protobuf:"varint,6,opt,name=parents,proto3" json:"parents,omitempty"`
 	// Allowed: held_by (not of path itself, unless sequential), and exists = false,
@@ -1559,7 +1565,8 @@ type Acquire struct {
 	Mode  LockMode               `protobuf:"varint,2,opt,name=mode,proto3,enum=lockd.store.LockMode" json:"mode,omitempty"`
 	// Milliseconds, 0 allowed, at most LockDelayMaxMillis.
 	LockDelayMs uint64 `protobuf:"varint,3,opt,name=lock_delay_ms,json=lockDelayMs,proto3" json:"lock_delay_ms,omitempty"`
-	// How long to wait: 0 is a try; absent (no_deadline) waits for ever.
+	// How long to wait: 0 is a try; absent (no_deadline) waits for ever. What
+	// exceeds the largest cell time ends with that.
 	WaitMs     uint64 `protobuf:"varint,4,opt,name=wait_ms,json=waitMs,proto3" json:"wait_ms,omitempty"`
 	NoDeadline bool   `protobuf:"varint,5,opt,name=no_deadline,json=noDeadline,proto3" json:"no_deadline,omitempty"`
 	// Create what is missing of the path as container nodes.
@@ -1642,7 +1649,8 @@ func (x *Acquire) GetCreate() bool {
 
 // Release gives back what the ticket holds; if it still waits, it leaves the
 // queue (WITHDRAWN); if the lock was lost, it says that the guarded work has
-// ended, which ends the ghost. With no path it still finds the ticket.
+// ended, which ends the ghost. With no path it still finds the ticket; with another
+// path than the ticket's it is refused with BAD_COMMAND.
 type Release struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Path          string                 `protobuf:"bytes,1,opt,name=path,proto3" json:"path,omitempty"`

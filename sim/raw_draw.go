@@ -1,0 +1,727 @@
+package sim
+
+import (
+	"slices"
+	"strings"
+
+	"github.com/seed70370324/lockd/internal/sequencer"
+	wirepb "github.com/seed70370324/lockd/internal/wire/pb"
+	"github.com/seed70370324/lockd/store"
+	storepb "github.com/seed70370324/lockd/store/pb"
+)
+
+// act draws and does one operation.
+func (r *raw) act() {
+	switch r.phase {
+	case rawAway:
+		r.dial()
+		return
+	case rawDialing:
+		if r.s.chance(20_000) {
+			r.leave()
+		}
+		return
+	case rawSilent:
+		r.greet()
+		return
+	}
+	if w(r).now < r.deaf && r.s.chance(500_000) {
+		return
+	}
+	switch n := r.s.below(1000); {
+	case n < 60:
+		r.openSession()
+	case n < 110:
+		r.attach()
+	case n < 190:
+		r.keepAlive()
+	case n < 570:
+		r.drawRequest()
+	case n < 780:
+		r.drawRead()
+	case n < 850:
+		r.drawWatch()
+	case n < 880:
+		r.unwatch()
+	case n < 920:
+		r.ackEvents()
+	case n < 940:
+		r.deaf = w(r).now + r.s.skewed(10*millisecond, 3*second)
+		w(r).tell(r.c.name, "reads nothing for %s", tellTime(r.deaf-w(r).now))
+	case n < 950:
+		r.leave()
+	case n < 960:
+		r.oddFrame()
+	case n < 975:
+		r.again()
+	default:
+		if w(r).plan.rawWild > 0 && r.wild < 6 && r.s.chance(40*w(r).plan.rawWild) {
+			r.wild++
+			r.large()
+		}
+	}
+}
+
+// greet says Hello, or what is none.
+func (r *raw) greet() {
+	r.phase = rawDialing
+	h := &wirepb.Hello{VersionMin: 2, VersionMax: 2, Cell: pick(r.s, []string{cellName, "", "local"}), Client: "raw",
+		Features: []string{"none"}, MaxFrame: pick(r.s, []uint32{0, 64 << 10, 100_000, 1 << 31})}
+	a := &asked{kind: "hello"}
+	refused := func(c wirepb.ErrorCode) { a.errors, a.must = []wirepb.ErrorCode{c}, true }
+	if r.s.chance(200_000) {
+		switch r.s.below(5) {
+		case 0:
+			h.Cell = strings.Repeat("another", 60)
+			refused(wirepb.ErrorCode_WRONG_CELL)
+		case 1:
+			h.VersionMin, h.VersionMax = 3, 9
+			refused(wirepb.ErrorCode_BAD_VERSION)
+		case 2:
+			h.VersionMin, h.VersionMax = 0, 1
+			refused(wirepb.ErrorCode_BAD_VERSION)
+		case 3:
+			h.MaxFrame = uint32(r.s.between(1, 64<<10-1))
+			refused(wirepb.ErrorCode_INVALID_ARGUMENT)
+		case 4:
+			refused(wirepb.ErrorCode_BAD_MESSAGE)
+			r.send(&wirepb.ClientMessage{Body: &wirepb.ClientMessage_Read{Read: &wirepb.Read{Id: r.id()}}}, a)
+			return
+		}
+	}
+	r.hello = h
+	r.send(&wirepb.ClientMessage{Body: &wirepb.ClientMessage_Hello{Hello: h}}, a)
+}
+
+// oddFrame sends what a client never does. Most of it ends the connection.
+func (r *raw) oddFrame() {
+	switch r.s.below(4) {
+	case 0: // a second Hello
+		r.send(&wirepb.ClientMessage{Body: &wirepb.ClientMessage_Hello{Hello: r.hello}}, &asked{kind: "hello", must: true, errors: []wirepb.ErrorCode{wirepb.ErrorCode_BAD_MESSAGE}})
+	case 1: // nothing
+		r.send(&wirepb.ClientMessage{}, nil)
+	case 2: // no UTF-8
+		r.send(&wirepb.ClientMessage{Body: &wirepb.ClientMessage_Read{Read: &wirepb.Read{Id: r.id(),
+			Op: &wirepb.Read_Node{Node: &wirepb.ReadNode{Path: "/x\xff"}}}}}, nil)
+	case 3: // a KeepAlive that names more than a connection can have
+		if r.s.chance(100_000) {
+			r.send(&wirepb.ClientMessage{Body: &wirepb.ClientMessage_KeepAlive{KeepAlive: &wirepb.KeepAlive{Id: r.id(), Sessions: make([]uint64, 1<<16+1)}}},
+				&asked{kind: "keep alive", id: r.nextID, must: true, errors: []wirepb.ErrorCode{wirepb.ErrorCode_TOO_MANY}})
+		}
+	}
+}
+
+func (r *raw) openSession() {
+	p := &w(r).pool
+	s := r.s
+	o := &wirepb.OpenSession{Id: r.id(), LeaseMs: pick(s, []uint64{0, 1, 1000, 1500, 2000, 3000}), Client: &storepb.ClientInfo{Name: r.c.name, Host: "raw", Pid: 1}}
+	a := &asked{kind: "open", id: o.Id}
+	defer func() {
+		for _, o := range w(r).raws { // the last is answered alone
+			for _, b := range o.asked {
+				b.free = b.free || b != a && b.kind == "open" && a.nonce != "" && b.nonce == a.nonce
+			}
+		}
+	}()
+	live := 0
+	for _, x := range p.sessions {
+		if !x.over {
+			live++
+		}
+	}
+	switch n := s.below(10); {
+	case n < 2 && len(p.sessions) > 0: // a repeat
+		if o.Nonce = pick(s, p.sessions).nonce; o.Nonce == nil {
+			return
+		}
+		a.errors = []wirepb.ErrorCode{wirepb.ErrorCode_UNKNOWN_SESSION}
+	case n == 2:
+		o.Nonce = s.bytes(int(pick(s, []int64{0, 7, 65})))
+		a.must, a.errors = true, []wirepb.ErrorCode{wirepb.ErrorCode_INVALID_ARGUMENT}
+	case n == 3:
+		o.Nonce = s.bytes(16)
+		o.Client.Host = strings.Repeat("h", 256)
+		a.must, a.errors = true, []wirepb.ErrorCode{wirepb.ErrorCode_INVALID_ARGUMENT}
+	case live >= 4:
+		return
+	default:
+		o.Nonce = s.bytes(int(s.between(store.NonceMin, store.NonceMax)))
+		if s.chance(200_000) {
+			o.Client = nil
+		}
+		x := &rawSession{nonce: o.Nonce, open: map[uint64]*storepb.Command{}}
+		x.owner = &client{w: w(r), index: r.c.index, name: r.c.name, raw: r}
+		p.sessions = append(p.sessions, x)
+	}
+	for _, x := range p.sessions {
+		if string(x.nonce) == string(o.Nonce) {
+			w(r).byNonce[string(o.Nonce)] = owner{x.owner, 0} // a nonce may be used again when its session has ended
+			if x.over {
+				// A session of its own: what is known of the old one is over.
+				y := &rawSession{nonce: x.nonce, open: map[uint64]*storepb.Command{}}
+				y.owner = &client{w: w(r), index: r.c.index, name: r.c.name, raw: r}
+				x.nonce = nil
+				p.sessions = append(p.sessions, y)
+				w(r).byNonce[string(o.Nonce)] = owner{y.owner, 0}
+			}
+			break
+		}
+	}
+	a.nonce = string(o.Nonce)
+	r.send(&wirepb.ClientMessage{Body: &wirepb.ClientMessage_Open{Open: o}}, a)
+}
+
+// anySession returns one of the pool that was opened, nil if there is none.
+func (r *raw) anySession(mine bool) *rawSession {
+	var some []*rawSession
+	for _, x := range w(r).pool.sessions {
+		if x.id != 0 && !x.over && (!mine || x.at == r) {
+			some = append(some, x)
+		}
+	}
+	if len(some) == 0 {
+		return nil
+	}
+	return pick(r.s, some)
+}
+
+func (r *raw) attach() {
+	s, x := r.s, r.anySession(false)
+	if x == nil {
+		return
+	}
+	at := &wirepb.Attach{Session: x.id, Nonce: x.nonce, AckedEvent: x.acked}
+	a := &asked{kind: "attach", session: x.id}
+	switch n := s.below(10); {
+	case n == 0:
+		at.Nonce = s.bytes(16)
+	case n == 1:
+		at.Session += pick(s, []uint64{1, 1 << 40})
+		a.session = at.Session
+	case n == 2:
+		at.AckedEvent = x.news + 100
+		fallthrough
+	default:
+		r.take(x)
+	}
+	r.send(&wirepb.ClientMessage{Body: &wirepb.ClientMessage_Attach{Attach: at}}, a)
+	if x.at == r && s.chance(700_000) { // as a client does that comes back
+		for _, m := range x.requests() {
+			r.ask(m)
+		}
+	}
+}
+
+// requests returns what a session has no answer to, by number.
+func (x *rawSession) requests() []*storepb.Command {
+	var all []*storepb.Command
+	for _, m := range x.open {
+		all = append(all, m)
+	}
+	slices.SortFunc(all, func(a, b *storepb.Command) int { return int(a.GetNumber()) - int(b.GetNumber()) })
+	return all
+}
+
+func (r *raw) keepAlive() {
+	k := &wirepb.KeepAlive{Id: r.id(), Now: r.s.chance(300_000)}
+	for _, x := range w(r).pool.sessions {
+		if x.id != 0 && (x.at == r || r.s.chance(300_000)) {
+			k.Sessions = append(k.Sessions, x.id)
+		}
+	}
+	if r.s.chance(50_000) {
+		k.Sessions = append(k.Sessions, r.s.uint64())
+	}
+	r.send(&wirepb.ClientMessage{Body: &wirepb.ClientMessage_KeepAlive{KeepAlive: k}}, &asked{kind: "keep alive", id: k.Id})
+}
+
+func (r *raw) ackEvents() {
+	if x := r.anySession(r.s.chance(800_000)); x != nil {
+		n := x.news
+		if r.s.chance(300_000) {
+			n = uint64(r.s.below(int64(x.news) + 3))
+		}
+		if x.at == r {
+			x.acked = max(x.acked, min(n, x.news))
+		}
+		r.send(&wirepb.ClientMessage{Body: &wirepb.ClientMessage_Ack{Ack: &wirepb.AckEvents{Session: x.id, Number: n}}}, nil)
+	}
+}
+
+// again repeats a request: one without an answer, or an old one.
+func (r *raw) again() {
+	x := r.anySession(true)
+	if x == nil {
+		return
+	}
+	if all := x.requests(); len(all) > 0 && r.s.chance(600_000) {
+		r.ask(pick(r.s, all))
+		return
+	}
+	if number := 1 + uint64(r.s.below(int64(x.next))); x.open[number] == nil && number < x.next {
+		r.request(x, number, r.drawCommand(x))
+	}
+}
+
+func (r *raw) drawRead() {
+	s := r.s
+	m := &wirepb.Read{Id: r.id(), Level: wirepb.ReadLevel(pick(s, []int32{0, 0, 0, 1, 1}))}
+	a := &asked{kind: "read", id: m.Id, read: m}
+	path := r.path()
+	if s.chance(300_000) {
+		path = r.othersPath()
+	}
+	switch n := s.below(16); {
+	case n < 3:
+		m.Op = &wirepb.Read_Node{Node: &wirepb.ReadNode{Path: path, NoData: s.chance(200_000)}}
+	case n < 6:
+		c := &wirepb.ReadChildren{Path: pick(s, []string{path, "/", rawPath}), Limit: uint32(pick(s, []int64{0, 0, 1, 3})), Stats: s.chance(500_000)}
+		c.After = pick(s, []string{"", "", "a", "l"})
+		m.Op = &wirepb.Read_Children{Children: c}
+	case n < 9:
+		c := &wirepb.ReadLocks{Path: pick(s, []string{path, "/", rawPath, "/l"}), Subtree: s.chance(700_000), Limit: uint32(pick(s, []int64{0, 0, 1, 2}))}
+		c.After = pick(s, []string{"", "", "/l/a", "/x/a", "/zz"})
+		m.Op = &wirepb.Read_Locks{Locks: c}
+	case n < 11:
+		c := &wirepb.ReadSessions{Limit: uint32(pick(s, []int64{0, 0, 1, 2}))}
+		if x := r.anySession(false); x != nil && s.chance(400_000) {
+			c.After = x.id
+		}
+		m.Op = &wirepb.Read_Sessions{Sessions: c}
+	case n < 12:
+		m.Op = &wirepb.Read_Status{Status: &wirepb.ReadStatus{}}
+	case n < 14:
+		m.Op = &wirepb.Read_Check{Check: &wirepb.CheckSequencer{Sequencer: r.sequencer()}}
+	case n < 15:
+		m.Level = wirepb.ReadLevel(pick(s, []int32{2, -1, 99}))
+		m.Op = &wirepb.Read_Node{Node: &wirepb.ReadNode{Path: path}}
+		a.must, a.errors = true, []wirepb.ErrorCode{wirepb.ErrorCode_INVALID_ARGUMENT}
+	default:
+		a.must, a.errors = true, []wirepb.ErrorCode{wirepb.ErrorCode_BAD_MESSAGE}
+	}
+	times := int64(1)
+	if s.chance(20_000) {
+		times = s.between(10, 60) // reads in one segment
+	}
+	for ; times > 0; times-- {
+		r.send(&wirepb.ClientMessage{Body: &wirepb.ClientMessage_Read{Read: m}}, a)
+		next := *a
+		m = &wirepb.Read{Id: r.id(), Level: m.Level, Op: m.Op}
+		next.id, next.read = m.Id, m
+		a = &next
+	}
+}
+
+// sequencer makes one of what is known of locks, mostly with something wrong.
+func (r *raw) sequencer() string {
+	s := r.s
+	q := sequencer.S{Cell: w(r).cellIdentity(), Path: r.path(), Fence: s.uint64() >> 2, Generation: 1, Instance: 1}
+	if x := r.anySession(false); x != nil && len(x.tickets) > 0 {
+		if t := pick(s, x.tickets); t.grant != nil {
+			q = sequencer.S{Shared: t.grant.GetMode() == storepb.LockMode_SHARED, Fence: t.grant.GetFence(), Generation: t.grant.GetLockGeneration(),
+				Instance: t.grant.GetInstance(), Cell: q.Cell, Path: t.path}
+		}
+	} else if n := int64(len(w(r).granted)); n > 0 && s.chance(500_000) {
+		h := w(r).granted[s.below(n)]
+		return h.sequence
+	}
+	switch s.below(10) {
+	case 0:
+		q.Cell++
+	case 1:
+		q.Generation++
+	case 2:
+		q.Instance++
+	case 3:
+		q.Fence++
+	case 4:
+		q.Shared = !q.Shared
+	case 5:
+		return "lockd1:nonsense"
+	}
+	return sequencer.Make(q)
+}
+
+func (r *raw) drawWatch() {
+	s := r.s
+	m := &wirepb.Watch{Id: r.id(), Path: pick(s, []string{r.path(), rawPath, rawPath, "/", r.othersPath()}), Scope: wirepb.WatchScope(s.below(3)),
+		NoData: s.chance(200_000), Locks: s.chance(400_000)}
+	a := &asked{kind: "watch", id: m.Id}
+	switch s.below(5) {
+	case 0:
+		m.Since = w(r).history.revision - uint64(s.below(40))
+	case 1:
+		m.Since = w(r).history.revision + 1_000_000
+	}
+	invalid := func() { a.must, a.errors = true, []wirepb.ErrorCode{wirepb.ErrorCode_INVALID_ARGUMENT} }
+	switch n := s.below(12); {
+	case slices.Contains(badPaths, m.Path):
+		invalid()
+	case n == 1:
+		m.Scope = wirepb.WatchScope(pick(s, []int32{-1, 3, 77}))
+		invalid()
+	case n == 2 && len(r.watches) > 0:
+		m.Id = pick(s, r.watches)
+		a.id = m.Id
+		invalid()
+	default:
+		r.watches = append(r.watches, m.Id)
+	}
+	r.send(&wirepb.ClientMessage{Body: &wirepb.ClientMessage_Watch{Watch: m}}, a)
+}
+
+func (r *raw) unwatch() {
+	id := uint64(r.s.below(10))
+	if len(r.watches) > 0 && r.s.chance(900_000) {
+		id = pick(r.s, r.watches)
+		r.watches = slices.DeleteFunc(r.watches, func(o uint64) bool { return o == id })
+		for _, a := range r.asked {
+			a.free = a.free || a.is("watch", id, 0, 0) && !a.must
+		}
+	}
+	r.send(&wirepb.ClientMessage{Body: &wirepb.ClientMessage_Unwatch{Unwatch: &wirepb.Unwatch{Id: id}}}, nil)
+}
+
+// The paths that raw clients write. Some have long beginnings in common.
+var rawPaths = []string{rawPath, "/x/a", "/x/a", "/x/b", "/x/a/c", "/x/a-b", "/x/.a", "/x/..b", "/x/é", "/x/longish-name", "/x/longish-name/k",
+	"/x/longish-name-2", "/x/longish-name-2/l", "/x/e", "/x/e/under", "/x/c/d/f"}
+
+var badPaths = []string{"", "x", "x/a", "/x/", "//", "/x//a", "/x/../r", "/x/.", "/x/a\x01", "/x/a\u0085é", "/x/" + strings.Repeat("n", 256),
+	"/" + strings.Repeat("x/", 600) + "y", "/é/", "/é//b", "/x/é/" + strings.Repeat("n", 256)}
+
+func (r *raw) path() string {
+	if r.s.chance(60_000) {
+		return pick(r.s, badPaths)
+	}
+	if r.s.chance(20_000) {
+		return "/"
+	}
+	return pick(r.s, rawPaths)
+}
+
+// othersPath is a path that the other clients use.
+func (r *raw) othersPath() string {
+	return pick(r.s, []string{"/r", "/r/0", "/l", "/l/a", "/l/b", "/s", "/e", "/m/a", counterPath, ephemeralLock, "/", "/no/such"})
+}
+
+func (r *raw) drawRequest() {
+	s := r.s
+	x := r.anySession(s.chance(950_000))
+	if x == nil {
+		return
+	}
+	odd := func(m *storepb.Command, codes ...wirepb.ErrorCode) {
+		r.send(&wirepb.ClientMessage{Body: &wirepb.ClientMessage_Request{Request: &wirepb.Request{Command: m}}},
+			&asked{kind: "request", session: m.GetSession(), request: m.GetNumber(), errors: codes, must: true})
+	}
+	switch n := s.below(100); {
+	case n == 0: // not one of a client's
+		m := &storepb.Command{Session: x.id, Number: x.next}
+		switch s.below(6) {
+		case 0:
+			m.Op = &storepb.Command_Clock{Clock: &storepb.Clock{}}
+		case 1:
+			m.Op = &storepb.Command_ExpireSession{ExpireSession: &storepb.ExpireSession{Session: x.id}}
+		case 2:
+			m.Op = &storepb.Command_OpenSession{OpenSession: &storepb.OpenSession{Nonce: x.nonce}}
+		case 3:
+			m.Op = &storepb.Command_Timers{Timers: &storepb.Timers{}}
+		case 4:
+			m.Op = &storepb.Command_NoteSessions{NoteSessions: &storepb.NoteSessions{}}
+		}
+		odd(m, wirepb.ErrorCode_BAD_MESSAGE)
+	case n == 1:
+		m := r.drawCommand(x)
+		m.Session, m.Number = x.id, 0
+		odd(m, wirepb.ErrorCode_INVALID_ARGUMENT)
+	case n == 2:
+		m := r.drawCommand(x)
+		m.Session, m.Number = x.id+1<<50, 5
+		odd(m, wirepb.ErrorCode_UNKNOWN_SESSION)
+	case n == 3: // a gap
+		r.request(x, x.next+uint64(s.between(1, 5)), r.drawCommand(x))
+	case n == 4: // all in one segment
+		for range s.between(3, 12) {
+			r.request(x, x.next, r.drawCommand(x))
+		}
+	default:
+		r.request(x, x.next, r.drawCommand(x))
+		if m := x.open[x.next-1]; m != nil && s.chance(50_000) {
+			m.LowestUnanswered = pick(s, []uint64{0, 1 << 60})
+		}
+	}
+}
+
+// drawCommand draws what a session may ask the log for, mostly sound.
+func (r *raw) drawCommand(x *rawSession) *storepb.Command {
+	s := r.s
+	m := &storepb.Command{}
+	switch n := s.below(100); {
+	case n < 20:
+		m.Op = &storepb.Command_Create{Create: r.create(x)}
+	case n < 38:
+		m.Op = &storepb.Command_Put{Put: r.put(x)}
+	case n < 50:
+		m.Op = &storepb.Command_Delete{Delete: r.delete(x)}
+	case n < 65:
+		a := &storepb.Acquire{Path: r.path(), Mode: storepb.LockMode(s.between(1, 2)), Create: s.chance(700_000),
+			LockDelayMs: uint64(pick(s, []int64{0, 0, 300, 60_001}))}
+		if s.chance(150_000) {
+			a.Path = "/l/a"
+		}
+		if s.chance(600_000) {
+			a.WaitMs = uint64(s.between(1, 3000))
+		}
+		a.NoDeadline = s.chance(100_000)
+		if s.chance(30_000) {
+			a.WaitMs = pick(s, []uint64{1 << 62, ^uint64(0)})
+		}
+		if s.chance(40_000) {
+			a.Mode = storepb.LockMode(pick(s, []int32{0, 3, -7}))
+		}
+		m.Op = &storepb.Command_Acquire{Acquire: a}
+	case n < 77:
+		m.Op = &storepb.Command_Release{Release: r.release(x)}
+	case n < 80:
+		m.Op = &storepb.Command_Forfeit{Forfeit: &storepb.Forfeit{Ticket: x.ticket(s).number}}
+	case n < 83:
+		b := &storepb.Break{Path: r.path(), Fence: x.ticket(s).grant.GetFence()}
+		if y := r.anySession(false); s.chance(700_000) {
+			t := y.ticket(s)
+			b = &storepb.Break{Path: t.path, Fence: t.grant.GetFence()}
+		}
+		m.Op = &storepb.Command_BreakLock{BreakLock: b}
+	case n < 96:
+		m.Op = &storepb.Command_Multi{Multi: r.multi(x, s.below(5))}
+	case n < 99:
+		m.Op = &storepb.Command_VoidRequest{VoidRequest: &storepb.VoidRequest{}}
+	default:
+		m.Op = &storepb.Command_CloseSession{CloseSession: &storepb.CloseSession{WorkEnded: s.chance(500_000)}}
+	}
+	return m
+}
+
+// ticket picks one that the session has had, or none.
+func (x *rawSession) ticket(s *stream) rawTicket {
+	n := int64(len(x.tickets))
+	if n == 0 || s.chance(50_000) {
+		return rawTicket{number: uint64(s.below(3)), path: rawPath}
+	}
+	return x.tickets[n-1-s.skewed(0, min(n-1, 5))]
+}
+
+func (r *raw) release(x *rawSession) *storepb.Release {
+	t := x.ticket(r.s)
+	op := &storepb.Release{Path: t.path, Ticket: t.number}
+	switch r.s.below(8) {
+	case 0:
+		op.Path = ""
+	case 1:
+		op.Path = r.path()
+	}
+	return op
+}
+
+func (r *raw) data() ([]byte, bool) {
+	s := r.s
+	switch n := s.below(20); {
+	case n == 0:
+		return nil, false
+	case n == 1:
+		return []byte{}, true
+	case n == 2:
+		return s.bytes(9), false // null, and yet with content
+	case n == 3:
+		return s.bytes(int(s.between(1000, 9000))), true
+	}
+	return s.bytes(int(s.skewed(8, 120))), true
+}
+
+func (r *raw) create(x *rawSession) *storepb.Create {
+	s := r.s
+	c := &storepb.Create{Path: r.path(), Kind: storepb.NodeKind(s.below(4)), Parents: s.chance(600_000), Conditions: r.conditions(x, createsOp)}
+	c.Data, c.HasData = r.data()
+	if s.chance(30_000) {
+		c.Kind = storepb.NodeKind(pick(s, []int32{4, -1}))
+	}
+	if c.Sequential = s.chance(200_000); c.Sequential {
+		c.Path = pick(s, []string{c.Path, "/x/q/", "/x/q/n", "/x/q-", "/", "//", "/x//", "/x/" + strings.Repeat("n", 250)})
+	}
+	return c
+}
+
+func (r *raw) put(x *rawSession) *storepb.Put {
+	s := r.s
+	p := &storepb.Put{Path: r.path(), Create: s.chance(600_000), Parents: s.chance(500_000)}
+	on := putsOp
+	if p.Create {
+		on = createsOp
+	}
+	p.Conditions = r.conditions(x, on)
+	p.Data, p.HasData = r.data()
+	return p
+}
+
+func (r *raw) delete(x *rawSession) *storepb.Delete {
+	return &storepb.Delete{Path: r.path(), Recursive: r.s.chance(500_000), Force: r.s.chance(300_000), Conditions: r.conditions(x, putsOp)}
+}
+
+// multi draws a Multi of n operations.
+func (r *raw) multi(x *rawSession, n int64) *storepb.Multi {
+	m := &storepb.Multi{}
+	for range n {
+		o := &storepb.MultiOp{}
+		switch n := r.s.below(20); {
+		case n < 6:
+			o.Op = &storepb.MultiOp_Create{Create: r.create(x)}
+		case n < 11:
+			o.Op = &storepb.MultiOp_Put{Put: r.put(x)}
+		case n < 14:
+			o.Op = &storepb.MultiOp_Delete{Delete: r.delete(x)}
+		case n < 17:
+			o.Op = &storepb.MultiOp_Check{Check: &storepb.Check{Path: r.path(), Conditions: r.conditions(x, checksOp)}}
+		case n < 19:
+			o.Op = &storepb.MultiOp_Release{Release: r.release(x)}
+		}
+		m.Ops = append(m.Ops, o)
+	}
+	return m
+}
+
+// What conditions stand with.
+const (
+	createsOp = iota
+	putsOp
+	checksOp
+)
+
+// conditions draws conditions: mostly none, or one that fits; sometimes any.
+func (r *raw) conditions(x *rawSession, on int) []*storepb.Condition {
+	s := r.s
+	if s.chance(500_000) {
+		return nil
+	}
+	n := pick(s, []int64{1, 1, 1, 2, 3})
+	if s.chance(10_000) {
+		n = store.ConditionsMax + 1
+	}
+	var all []*storepb.Condition
+	for range n {
+		all = append(all, r.condition(x, on))
+	}
+	return all
+}
+
+func (r *raw) condition(x *rawSession, on int) *storepb.Condition {
+	s := r.s
+	stat := &storepb.Stat{}
+	if paths := w(r).pool.paths; len(paths) > 0 {
+		stat = w(r).pool.stats[pick(s, paths)]
+	}
+	number := func(n uint64) uint64 {
+		switch s.below(6) {
+		case 0:
+			return 0
+		case 1:
+			return n + 1
+		}
+		return n
+	}
+	kind := s.below(8)
+	if on == createsOp && s.chance(700_000) {
+		kind = pick(s, []int64{0, 5})
+	}
+	c := &storepb.Condition{}
+	switch kind {
+	case 0:
+		exists := on != createsOp
+		if s.chance(250_000) {
+			exists = !exists
+		}
+		c.Demand = &storepb.Condition_Exists{Exists: exists}
+	case 1:
+		c.Demand = &storepb.Condition_Generation{Generation: number(stat.GetContentGeneration())}
+	case 2:
+		c.Demand = &storepb.Condition_Revision{Revision: number(stat.GetModifyRevision())}
+	case 3:
+		c.Demand = &storepb.Condition_Instance{Instance: number(stat.GetInstance())}
+	case 4:
+		c.Demand = &storepb.Condition_Fence{Fence: number(x.ticket(s).grant.GetFence())}
+	case 5, 6:
+		t := x.ticket(s)
+		h := &storepb.Holding{Path: t.path, Session: x.id, Ticket: t.number}
+		switch s.below(14) {
+		case 0:
+			h.Path = r.path()
+		case 1:
+			h.Path = pick(s, badPaths)
+		case 2:
+			h.Session = 0
+		case 3:
+			h.Ticket = 0
+		case 4:
+			h.Session++
+		}
+		c.Demand = &storepb.Condition_HeldBy{HeldBy: h}
+	}
+	return c
+}
+
+// large does something large: it meets the bounds of a session or a message.
+func (r *raw) large() {
+	s, x := r.s, r.anySession(true)
+	if x == nil {
+		return
+	}
+	switch s.below(7) {
+	case 0: // more operations than a Multi may have
+		r.request(x, x.next, &storepb.Command{Op: &storepb.Command_Multi{Multi: &storepb.Multi{Ops: make([]*storepb.MultiOp, 0)}}})
+		m := &storepb.Multi{}
+		for range store.MultiMax + 1 {
+			m.Ops = append(m.Ops, &storepb.MultiOp{Op: &storepb.MultiOp_Check{Check: &storepb.Check{Path: rawPath}}})
+		}
+		r.request(x, x.next, &storepb.Command{Op: &storepb.Command_Multi{Multi: m}})
+	case 1: // answers that fill the session's room
+		for range 6 {
+			m := &storepb.Multi{}
+			for range store.MultiMax - 24 {
+				m.Ops = append(m.Ops, &storepb.MultiOp{Op: &storepb.MultiOp_Check{Check: &storepb.Check{Path: "/"}}})
+			}
+			r.hoard(x, &storepb.Command{Op: &storepb.Command_Multi{Multi: m}})
+		}
+	case 2: // more answers than the session's window has
+		for range store.WindowMax + 40 {
+			r.hoard(x, &storepb.Command{Op: &storepb.Command_Release{Release: &storepb.Release{Ticket: 1}}})
+		}
+		r.hoard(x, &storepb.Command{Op: &storepb.Command_Put{Put: &storepb.Put{Path: rawPath}}})
+	case 3: // more requests than any client has under way
+		for range 2*store.WindowMax + 300 {
+			r.hoard(x, &storepb.Command{Op: &storepb.Command_VoidRequest{VoidRequest: &storepb.VoidRequest{}}})
+		}
+		r.hoard(x, &storepb.Command{Op: &storepb.Command_Forfeit{Forfeit: &storepb.Forfeit{Ticket: 1}}})
+		r.hoard(x, &storepb.Command{Op: &storepb.Command_Release{Release: &storepb.Release{Ticket: 1}}})
+	case 4: // a content that no node may have
+		r.request(x, x.next, &storepb.Command{Op: &storepb.Command_Put{Put: &storepb.Put{Path: rawPath, Create: true, Data: make([]byte, store.DataMax+1)}}})
+		r.request(x, x.next, &storepb.Command{Op: &storepb.Command_Create{Create: &storepb.Create{Path: "/x/large", Data: make([]byte, store.DataMax+1)}}})
+	default: // contents that do not fit the smallest frame, and reads that nobody takes
+		for _, path := range []string{"/x/large", "/x/larger", "/x/longish-name"} {
+			r.request(x, x.next, &storepb.Command{Op: &storepb.Command_Put{Put: &storepb.Put{Path: path, Create: true, Parents: true, HasData: true,
+				Data: s.bytes(int(s.between(20_000, 90_000)))}}})
+		}
+		r.deaf = w(r).now + s.between(100*millisecond, 2*second)
+		for range s.between(3, 12) {
+			m := &wirepb.Read{Id: r.id(), Op: &wirepb.Read_Node{Node: &wirepb.ReadNode{Path: "/x/large"}}}
+			r.send(&wirepb.ClientMessage{Body: &wirepb.ClientMessage_Read{Read: m}}, &asked{kind: "read", id: m.Id, read: m})
+		}
+	}
+}
+
+// hoard sends a request and acknowledges no answer.
+func (r *raw) hoard(x *rawSession, m *storepb.Command) {
+	number := x.next
+	m.Session, m.Number = x.id, number
+	x.next++
+	x.most = max(x.most, number)
+	x.open[number] = m
+	r.ask(m)
+}
