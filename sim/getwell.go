@@ -200,6 +200,7 @@ func (p *process) check() {
 	if !p.up || p.rep == nil {
 		return
 	}
+	p.checkShell()
 	if err := p.rep.Check(); err != nil {
 		p.w.fail("state", "the state of %s is not sound: %v", p.name, err)
 	}

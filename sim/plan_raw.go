@@ -11,8 +11,8 @@ func (p *plan) drawRaws() {
 	}
 	p.raws = int(s.between(1, 3))
 	p.rawThink = pick(s, []int64{6, 15, 40, 120}) * millisecond
-	if s.chance(400_000) {
-		p.rawWild = pick(s, []int64{2_000, 10_000, 30_000})
+	if s.chance(600_000) {
+		p.rawWild = pick(s, []int64{5_000, 20_000})
 	}
 	l := &p.limits
 	some := func() bool { return s.chance(300_000) }

@@ -82,6 +82,7 @@ type rawSession struct {
 	acked   uint64
 	news    uint64
 	open    map[uint64]*storepb.Command // requests without an answer
+	sent    map[uint64]int              // how often each number was
 	tickets []rawTicket
 }
 
@@ -224,7 +225,7 @@ func (r *raw) send(m *wirepb.ClientMessage, a *asked) {
 		return
 	}
 	if a != nil {
-		a.at, a.sent = w(r).now, 1
+		a.at, a.sent = w(r).now, max(a.sent, 1)
 		r.asked = append(r.asked, a)
 	}
 	r.c.conn.sendUp(m)
@@ -255,6 +256,10 @@ func (r *raw) request(x *rawSession, number uint64, m *storepb.Command) {
 func (r *raw) ask(m *storepb.Command) {
 	a := &asked{kind: "request", session: m.GetSession(), request: m.GetNumber(),
 		errors: []wirepb.ErrorCode{wirepb.ErrorCode_UNKNOWN_SESSION}}
+	if x := w(r).pool.session(a.session); x != nil {
+		x.sent[a.request]++
+		a.sent = x.sent[a.request] // what was sent on an earlier connection may be answered here
+	}
 	for _, o := range r.asked {
 		if o.is("request", 0, a.session, a.request) && !o.must {
 			o.sent, a = o.sent+1, nil // a repeat may have no answer of its own

@@ -1,9 +1,11 @@
 package sim
 
 import (
+	"maps"
 	"slices"
 
 	wirepb "github.com/seed70370324/lockd/internal/wire/pb"
+	"github.com/seed70370324/lockd/lockd/replica"
 	storepb "github.com/seed70370324/lockd/store/pb"
 )
 
@@ -66,6 +68,12 @@ func (r *raw) answered(kind string, id, session, request uint64) *asked {
 	})
 	if i >= 0 {
 		return r.answer(i)
+	}
+	if kind == "attach" { // a refusal may have been taken for its own
+		i = slices.IndexFunc(r.asked, func(a *asked) bool { return a.session == session && a.request == request })
+		if i >= 0 {
+			return r.answer(i)
+		}
 	}
 	r.wrong("an answer to a %s %d (session %s, request %d) that was not asked, or has to be refused", kind, id, short(session), request)
 	return nil
@@ -147,7 +155,7 @@ func (r *raw) opened(o *wirepb.OpenSessionReply) {
 				x = y
 			}
 		}
-		x.id, x.next, x.open = o.GetSession(), 1, map[uint64]*storepb.Command{}
+		x.id, x.next, x.open, x.sent = o.GetSession(), 1, map[uint64]*storepb.Command{}, map[uint64]int{}
 	}
 	r.take(x)
 }
@@ -267,6 +275,31 @@ func (r *raw) checkRead(a *asked, m *wirepb.ReadReply) {
 	if h := w(r).history; h.model != nil {
 		if err := h.model.JudgeRead(a.read, m); err != nil {
 			r.wrong("read %d: %v", m.GetId(), err)
+		}
+	}
+}
+
+// checkShell asks what the daemon asks of a replica and the simulator has no use for:
+// the answers have to make sense.
+func (p *process) checkShell() {
+	w, now := p.w, p.now()
+	if n := p.rep.Gathering(now); n < 0 {
+		w.fail("state", "%s gathers %d requests", p.name, n)
+	}
+	if _, votes := p.rep.Awaits(); int(votes) > len(w.history.slots)+1_000_000 {
+		w.fail("state", "%s waits for votes above slot %d", p.name, votes)
+	}
+	if c := p.rep.Configuration(); c != nil && len(c.Members) != len(w.replicas) {
+		w.fail("state", "%s has a configuration of %d members", p.name, len(c.Members))
+	}
+	named := map[string]bool{}
+	for _, l := range (replica.Options{}).Limits() {
+		named[l.Name] = true
+	}
+	met := p.rep.Metrics().Limited
+	for _, name := range slices.Sorted(maps.Keys(met)) {
+		if !named[name] {
+			w.fail("state", "%s has refused %d times because of a limit %q that it does not list", p.name, met[name], name)
 		}
 	}
 }

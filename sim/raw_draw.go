@@ -52,13 +52,12 @@ func (r *raw) act() {
 		r.leave()
 	case n < 960:
 		r.oddFrame()
-	case n < 975:
-		r.again()
 	default:
-		if w(r).plan.rawWild > 0 && r.wild < 6 && r.s.chance(40*w(r).plan.rawWild) {
-			r.wild++
-			r.large()
-		}
+		r.again()
+	}
+	if r.wild < 5 && r.phase == rawReady && r.s.chance(w(r).plan.rawWild) {
+		r.wild++
+		r.large()
 	}
 }
 
@@ -131,7 +130,7 @@ func (r *raw) openSession() {
 	}
 	switch n := s.below(10); {
 	case n < 2 && len(p.sessions) > 0: // a repeat
-		if o.Nonce = pick(s, p.sessions).nonce; o.Nonce == nil {
+		if o.Nonce = pick(s, p.sessions).nonce; len(o.Nonce) == 0 {
 			return
 		}
 		a.errors = []wirepb.ErrorCode{wirepb.ErrorCode_UNKNOWN_SESSION}
@@ -149,26 +148,26 @@ func (r *raw) openSession() {
 		if s.chance(200_000) {
 			o.Client = nil
 		}
-		x := &rawSession{nonce: o.Nonce, open: map[uint64]*storepb.Command{}}
-		x.owner = &client{w: w(r), index: r.c.index, name: r.c.name, raw: r}
-		p.sessions = append(p.sessions, x)
+		r.newSession(o.Nonce)
 	}
 	for _, x := range p.sessions {
-		if string(x.nonce) == string(o.Nonce) {
-			w(r).byNonce[string(o.Nonce)] = owner{x.owner, 0} // a nonce may be used again when its session has ended
-			if x.over {
-				// A session of its own: what is known of the old one is over.
-				y := &rawSession{nonce: x.nonce, open: map[uint64]*storepb.Command{}}
-				y.owner = &client{w: w(r), index: r.c.index, name: r.c.name, raw: r}
+		if len(x.nonce) > 0 && string(x.nonce) == string(o.Nonce) {
+			if x.over { // a nonce may be used again, for another session
 				x.nonce = nil
-				p.sessions = append(p.sessions, y)
-				w(r).byNonce[string(o.Nonce)] = owner{y.owner, 0}
+				r.newSession(o.Nonce)
 			}
 			break
 		}
 	}
 	a.nonce = string(o.Nonce)
 	r.send(&wirepb.ClientMessage{Body: &wirepb.ClientMessage_Open{Open: o}}, a)
+}
+
+// newSession makes a session of the pool, to be opened.
+func (r *raw) newSession(nonce []byte) {
+	x := &rawSession{nonce: nonce, owner: &client{w: w(r), index: r.c.index, name: r.c.name, raw: r}}
+	w(r).pool.sessions = append(w(r).pool.sessions, x)
+	w(r).byNonce[string(nonce)] = owner{x.owner, 0}
 }
 
 // anySession returns one of the pool that was opened, nil if there is none.
@@ -360,14 +359,21 @@ func (r *raw) drawWatch() {
 	case n == 1:
 		m.Scope = wirepb.WatchScope(pick(s, []int32{-1, 3, 77}))
 		invalid()
-	case n == 2 && len(r.watches) > 0:
-		m.Id = pick(s, r.watches)
+	case n == 2 && len(r.begun()) > 0:
+		m.Id = pick(s, r.begun())
 		a.id = m.Id
 		invalid()
 	default:
 		r.watches = append(r.watches, m.Id)
 	}
 	r.send(&wirepb.ClientMessage{Body: &wirepb.ClientMessage_Watch{Watch: m}}, a)
+}
+
+// begun returns the watches that the service has answered.
+func (r *raw) begun() []uint64 {
+	return slices.DeleteFunc(slices.Clone(r.watches), func(id uint64) bool {
+		return slices.ContainsFunc(r.asked, func(a *asked) bool { return a.is("watch", id, 0, 0) })
+	})
 }
 
 func (r *raw) unwatch() {
@@ -673,7 +679,7 @@ func (r *raw) large() {
 	if x == nil {
 		return
 	}
-	switch s.below(7) {
+	switch s.below(10) {
 	case 0: // more operations than a Multi may have
 		r.request(x, x.next, &storepb.Command{Op: &storepb.Command_Multi{Multi: &storepb.Multi{Ops: make([]*storepb.MultiOp, 0)}}})
 		m := &storepb.Multi{}
@@ -703,6 +709,28 @@ func (r *raw) large() {
 	case 4: // a content that no node may have
 		r.request(x, x.next, &storepb.Command{Op: &storepb.Command_Put{Put: &storepb.Put{Path: rawPath, Create: true, Data: make([]byte, store.DataMax+1)}}})
 		r.request(x, x.next, &storepb.Command{Op: &storepb.Command_Create{Create: &storepb.Create{Path: "/x/large", Data: make([]byte, store.DataMax+1)}}})
+	case 5: // more reads than may wait at a time, and what may wait beside them
+		for range 4100 {
+			m := &wirepb.Read{Id: r.id(), Op: &wirepb.Read_Status{}}
+			m.Op = &wirepb.Read_Check{Check: &wirepb.CheckSequencer{}}
+			r.send(&wirepb.ClientMessage{Body: &wirepb.ClientMessage_Read{Read: m}}, &asked{kind: "read", id: m.Id, read: m})
+		}
+		r.openSession()
+		r.drawWatch()
+		for range s.below(8) {
+			r.attach()
+		}
+	case 6: // a lock whose holders do not fit the smallest frame
+		o := &wirepb.OpenSession{Id: r.id(), Nonce: s.bytes(16), LeaseMs: 2000, Client: &storepb.ClientInfo{Name: strings.Repeat("n", 255), Host: strings.Repeat("h", 255)}}
+		r.newSession(o.Nonce)
+		r.send(&wirepb.ClientMessage{Body: &wirepb.ClientMessage_Open{Open: o}}, &asked{kind: "open", id: o.Id, nonce: string(o.Nonce)})
+		for range 130 {
+			r.hoard(x, &storepb.Command{Op: &storepb.Command_Acquire{Acquire: &storepb.Acquire{Path: "/x/crowd", Mode: storepb.LockMode_SHARED, Create: true}}})
+		}
+		for range 3 {
+			m := &wirepb.Read{Id: r.id(), Op: &wirepb.Read_Locks{Locks: &wirepb.ReadLocks{Path: "/x/crowd"}}}
+			r.send(&wirepb.ClientMessage{Body: &wirepb.ClientMessage_Read{Read: m}}, &asked{kind: "read", id: m.Id, read: m})
+		}
 	default: // contents that do not fit the smallest frame, and reads that nobody takes
 		for _, path := range []string{"/x/large", "/x/larger", "/x/longish-name"} {
 			r.request(x, x.next, &storepb.Command{Op: &storepb.Command_Put{Put: &storepb.Put{Path: path, Create: true, Parents: true, HasData: true,

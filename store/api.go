@@ -171,8 +171,6 @@ type API interface {
 	// SessionOf returns the session that an OpenSession with this nonce finds.
 	SessionOf(nonce []byte) (id uint64, ok bool)
 	Sessions(after uint64, f func(SessionView) bool)
-	// Noted is Sessions for those that are noted as silent: O(noted).
-	Noted(after uint64, f func(SessionView) bool)
 	// Events calls f for the events of a session that are not acknowledged.
 	Events(session, after uint64, f func(*pb.SessionEvent) bool)
 	Lock(path string) (LockView, bool)

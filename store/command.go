@@ -14,6 +14,7 @@ func (s *Store) Apply(command []byte) (*pb.Result, []Change) {
 	c := s.command
 	c.Reset()
 	if c.Decode(command) != nil {
+		invariant.Unreachable("a master logs what it has encoded itself, of parts that it has decoded")
 		// The decoder's own words differ from build to build: they stay out of a
 		// result that all replicas must agree on.
 		return s.answer(refuse(pb.Code_BAD_COMMAND, "the command cannot be decoded")), nil
@@ -55,8 +56,10 @@ func (s *Store) execute(c *pb.Command) *pb.Result {
 	case *pb.Command_ExpireSession, *pb.Command_Timers, *pb.Command_Clock, *pb.Command_NoteSessions:
 		return s.answer(s.timeCaused(c))
 	case nil:
+		invariant.Unreachable("a master logs no command without an operation")
 		return s.answer(refuse(pb.Code_BAD_COMMAND, "the command has no operation that is known here"))
 	}
+	invariant.Unreachable("a master logs operations of sessions for sessions alone")
 	return s.answer(refuse(pb.Code_UNKNOWN_SESSION, "the operation needs a session"))
 }
 
@@ -96,6 +99,7 @@ func (s *Store) request(c *pb.Command) *pb.Result {
 	again := false
 	switch {
 	case c.Number == 0:
+		invariant.Unreachable("a master logs no request without a number")
 		return s.answer(refuse(pb.Code_BAD_COMMAND, "requests of a session are numbered from 1"))
 	case c.Number > x.last+1 && !invariant.Planted(invariant.GapIgnored):
 		r := refuse(pb.Code_RETRY, "the next request is %d", x.last+1)
@@ -216,7 +220,9 @@ func (s *Store) perform(c *pb.Command) *pb.Result {
 	case *pb.Command_BreakLock:
 		return s.breakLock(op.BreakLock)
 	case nil:
+		invariant.Unreachable("a master logs no command without an operation")
 		return refuse(pb.Code_BAD_COMMAND, "the command has no operation that is known here")
 	}
+	invariant.Unreachable("a master logs only operations of sessions for a session")
 	return refuse(pb.Code_BAD_COMMAND, "the operation is not one of a session")
 }

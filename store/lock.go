@@ -319,7 +319,7 @@ func (s *Store) badAcquire(session, ticket uint64, a *pb.Acquire) *pb.Result {
 	x, _ := s.session(session)
 	if x.locks+x.ghosts+x.waiting > 0 {
 		if _, taken := s.claim(session, ticket); taken {
-			// Out of reach while each number is executed once.
+			invariant.Unreachable("each number is executed once")
 			return refuse(pb.Code_BAD_COMMAND, "ticket %d is in use", ticket)
 		}
 	}

@@ -42,15 +42,3 @@ func (s *Store) noteSessions(n *pb.NoteSessions) *pb.Result {
 	}
 	return &pb.Result{}
 }
-
-// Noted calls f for the sessions that are noted as silent, with numbers above
-// after, in the order of their numbers, until f returns false.
-func (s *Store) Noted(after uint64, f func(SessionView) bool) {
-	s.noted.AscendGreaterOrEqual(after, func(id uint64) bool {
-		if id == after {
-			return true
-		}
-		x, _ := s.session(id)
-		return f(x.view(id))
-	})
-}

@@ -53,15 +53,6 @@ func (s *Store) raise(wallSeconds int64) (capped bool) {
 	return capped
 }
 
-// RevisionFloor is the lowest revision that a cell founded or restored at the
-// given wall clock (Unix milliseconds) starts from: above all of the old
-// revision's high part.
-func RevisionFloor(wallMS int64, old uint64) uint64 {
-	high, _ := highPart(wallMS / 1000)
-	high = max(high, old>>revisionCountBits+1)
-	return min(high, 1<<(63-revisionCountBits)-1) << revisionCountBits
-}
-
 // begin opens a command: what it changes will carry s.now.
 func (s *Store) begin() {
 	s.now = s.revision + 1

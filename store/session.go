@@ -107,14 +107,6 @@ func (s *Store) addSession(id uint64, x *session) {
 	s.rehashSession(id, x)
 }
 
-// editSession has f edit the record of a session, if there is one.
-func (s *Store) editSession(id uint64, f func(*session)) {
-	if x, ok := s.ownSession(id); ok {
-		f(x)
-		s.rehashSession(id, x)
-	}
-}
-
 // countClaim counts a claim in the record of its session, if that exists; the
 // hash leaves counts out.
 func (s *Store) countClaim(c *claim, by int) {
@@ -142,10 +134,12 @@ func (s *Store) countEphemeral(owner uint64, by int) {
 // open executes an OpenSession.
 func (s *Store) open(o *pb.OpenSession) *pb.Result {
 	if n := len(o.Nonce); n < NonceMin || n > NonceMax {
+		invariant.Unreachable("a master logs no nonce of another length")
 		return refuse(pb.Code_BAD_COMMAND, "the nonce is %d bytes long, it must be %d to %d", n, NonceMin, NonceMax)
 	}
 	client := o.GetClient()
 	if len(client.GetName()) > TextMax || len(client.GetHost()) > TextMax {
+		invariant.Unreachable("a master logs no longer texts")
 		return met(LimitText, refuse(pb.Code_BAD_COMMAND, "the client's name has %d bytes and its host %d, the limit is %d",
 			len(client.GetName()), len(client.GetHost()), TextMax))
 	}

@@ -3,6 +3,7 @@ package master
 import (
 	"time"
 
+	"github.com/seed70370324/lockd/internal/invariant"
 	wirepb "github.com/seed70370324/lockd/internal/wire/pb"
 	"github.com/seed70370324/lockd/paxos"
 	"github.com/seed70370324/lockd/store"
@@ -119,7 +120,8 @@ func (m *Master) noteExpired(id uint64) {
 func (m *Master) noteBroken(by uint64, body []byte) {
 	var b storepb.Break
 	if err := proto.Unmarshal(body, &b); err != nil {
-		return // it was applied, so it can be decoded
+		invariant.Unreachable("a Break that was executed was decoded for it")
+		return
 	}
 	v, _ := m.st.Session(by)
 	m.note("warn", "lock broken", "path", b.GetPath(), "fence", b.GetFence(), "session", by,

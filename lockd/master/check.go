@@ -21,14 +21,7 @@ func (m *Master) checkSequencer(text string) (bool, string) {
 	}
 	v, ok := m.st.Lock(s.Path)
 	if !ok {
-		n, ok := m.st.Node(s.Path)
-		switch {
-		case !ok:
-			return false, "the node does not exist any more"
-		case n.Stat.GetInstance() != s.Instance:
-			return false, "the node was deleted and created again"
-		}
-		return false, "the lock was released; nobody holds it"
+		return false, "the node does not exist any more"
 	}
 	if n, ok := m.st.Node(s.Path); ok && n.Stat.GetInstance() != s.Instance {
 		return false, "the node was deleted and created again"

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/seed70370324/lockd/internal/invariant"
 	wirepb "github.com/seed70370324/lockd/internal/wire/pb"
 	"github.com/seed70370324/lockd/store"
 )
@@ -43,6 +44,7 @@ type conn struct {
 func (m *Master) Opened(now time.Duration, id ConnID, remote string) {
 	m.passTime(now)
 	if m.conns[id] != nil {
+		invariant.Unreachable("a connection's number is never used twice")
 		return
 	}
 	c := &conn{id: id, remote: remote, maxFrame: defaultFrame}

@@ -55,7 +55,7 @@ type Note struct {
 	Args  []any // slog key-value pairs
 }
 
-// Options of a Master. All limits have defaults.
+// Options of a Master. All limits have defaults; Status, AgeMS and CellTime are needed.
 type Options struct {
 	Cell     string // its name
 	Replica  string // name of this one
@@ -78,7 +78,7 @@ type Options struct {
 	Status func(now time.Duration) *wirepb.StatusResult
 	AgeMS  func(now time.Duration) int64
 	// CellTime returns the replica's cell time in nanoseconds: never back while it
-	// leads, never ahead of real time. Default: the state's.
+	// leads, never ahead of real time.
 	CellTime func(now time.Duration) int64
 	// Room says how many bytes a connection can be sent now without waiting for
 	// its client to read; deep asks for more than is usual, which few get at a
@@ -126,15 +126,6 @@ func (o *Options) setDefaults() {
 	set(&o.WatchTopicBytes, o.WatchLogBytes/2)
 	if o.WallMS == nil {
 		o.WallMS = func() int64 { return 0 }
-	}
-	if o.Status == nil {
-		o.Status = func(time.Duration) *wirepb.StatusResult { return &wirepb.StatusResult{} }
-	}
-	if o.AgeMS == nil {
-		o.AgeMS = func(time.Duration) int64 { return -1 }
-	}
-	if o.CellTime == nil {
-		o.CellTime = func(time.Duration) int64 { return 0 }
 	}
 	if o.Room == nil {
 		o.Room = func(ConnID, bool) int { return maxWatchState }

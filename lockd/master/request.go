@@ -197,7 +197,8 @@ func (m *Master) reply(s *session, r *storepb.Result) {
 func encode(c *storepb.Command) []byte {
 	b, err := c.MarshalVT()
 	if err != nil {
-		// Nothing is known that cannot be encoded. The store answers an empty
+		invariant.Unreachable("a command is of parts that were decoded, so it can be encoded")
+		// The store answers an empty
 		// command BAD_COMMAND; a made-up one here would be worse.
 		b, _ = proto.Marshal(&storepb.Command{Session: c.GetSession(), Number: c.GetNumber(),
 			CellTime: c.GetCellTime(), WallMs: c.GetWallMs(), Epoch: c.GetEpoch()})
@@ -236,6 +237,7 @@ func parseHeader(b []byte) header {
 	for len(b) > 0 {
 		num, typ, n := protowire.ConsumeTag(b)
 		if n < 0 {
+			invariant.Unreachable("a master has encoded the command")
 			return h
 		}
 		b = b[n:]
@@ -243,6 +245,7 @@ func parseHeader(b []byte) header {
 		case protowire.VarintType:
 			v, n := protowire.ConsumeVarint(b)
 			if n < 0 {
+				invariant.Unreachable("a master has encoded the command")
 				return h
 			}
 			b = b[n:]
@@ -257,6 +260,7 @@ func parseHeader(b []byte) header {
 		case protowire.BytesType:
 			v, n := protowire.ConsumeBytes(b)
 			if n < 0 {
+				invariant.Unreachable("a master has encoded the command")
 				return h
 			}
 			b = b[n:]
@@ -266,6 +270,7 @@ func parseHeader(b []byte) header {
 		default:
 			n := protowire.ConsumeFieldValue(num, typ, b)
 			if n < 0 {
+				invariant.Unreachable("a master has encoded the command")
 				return h
 			}
 			b = b[n:]
@@ -279,6 +284,7 @@ func field(b []byte, want protowire.Number) (uint64, []byte) {
 	for len(b) > 0 {
 		num, typ, n := protowire.ConsumeTag(b)
 		if n < 0 {
+			invariant.Unreachable("a master has encoded the command")
 			return 0, nil
 		}
 		b = b[n:]
@@ -294,6 +300,7 @@ func field(b []byte, want protowire.Number) (uint64, []byte) {
 		}
 		n = protowire.ConsumeFieldValue(num, typ, b)
 		if n < 0 {
+			invariant.Unreachable("a master has encoded the command")
 			return 0, nil
 		}
 		b = b[n:]

@@ -173,11 +173,8 @@ func (m *Master) opened(o *opening) {
 	m.removeOpening(o)
 	r := o.applied
 	if r.GetCode() != storepb.Code_OK {
-		code := wirepb.ErrorCode_INVALID_ARGUMENT
-		if r.GetCode() == storepb.Code_LIMIT {
-			code = wirepb.ErrorCode_TOO_MANY
-		}
-		m.sendError(o.conn, &wirepb.Error{Code: code, Id: o.id,
+		invariant.Unreachable("open refuses what the state would refuse, and no limit of the state concerns sessions")
+		m.sendError(o.conn, &wirepb.Error{Code: wirepb.ErrorCode_INVALID_ARGUMENT, Id: o.id,
 			Text: fmt.Sprintf("the session could not be opened: %v %s", r.GetCode(), r.GetDetail())})
 		return
 	}
