@@ -418,11 +418,11 @@ func (r *Replica) Status() Status {
 	s := Status{
 		ID: r.o.ID, Role: r.role, Promised: r.promised, Ballot: r.ballot, Leader: r.leader,
 		Chosen: r.chosen, Target: max(r.chosen, r.catch.target), First: r.first(), Last: max(r.log.last(), r.chosen),
-		LogBytes: r.log.bytes, Thrift: r.thrift,
+		LogBytes: r.log.bytes, Thrift: r.thrift, InFlight: r.inFlight(),
 	}
 	if r.lead != nil {
 		for _, p := range r.lead.peers {
-			s.Peers = append(s.Peers, PeerProgress{p.id, p.accepted, p.chosen, p.heard})
+			s.Peers = append(s.Peers, PeerProgress{p.id, p.accepted, p.chosen, p.heard, p.flying})
 		}
 	}
 	return s
@@ -462,5 +462,5 @@ func (r *Replica) Check() error {
 	if r.lead != nil && r.promised != r.ballot {
 		return fmt.Errorf("paxos: leads %v having promised %v", r.ballot, r.promised)
 	}
-	return nil
+	return r.checkAccounts()
 }

@@ -347,6 +347,7 @@ type Status struct {
 	Last     Slot // last accepted
 	LogBytes int  // of the entries kept in memory, see Options.MemoryBytes
 	Thrift   ThriftCounts
+	InFlight InFlight
 	Peers    []PeerProgress
 }
 
@@ -356,4 +357,5 @@ type PeerProgress struct {
 	Accepted Slot // without a gap, at the leader's ballot
 	Chosen   Slot
 	Heard    time.Duration // when, on the leader's clock; 0 never
+	Flying   int           // bytes that were sent to it and that it has not accepted
 }

@@ -360,6 +360,7 @@ type NodeStatus struct {
 	Founding     string // what it waits for, while not founded
 	Connected    map[paxos.ReplicaID]bool
 	State        map[paxos.ReplicaID]StateLimits // what each member has last said that it can hold
+	InFlight     InFlight
 }
 
 // StateLimits are the most nodes and bytes of state that a process can hold; 0:

@@ -278,6 +278,7 @@ func (n *Node) Status() NodeStatus {
 	if n.config == nil {
 		s.Founding = n.foundingText()
 	}
+	s.InFlight = n.inFlight(&s.Paxos)
 	return s
 }
 

@@ -48,6 +48,9 @@ func (w *World) rest(within int64) {
 	if w.failure == nil && why != "" {
 		w.fail("progress", "%s after the last fault: %s", tellTime(within), why)
 	}
+	if w.failure == nil {
+		w.restAccounts()
+	}
 }
 
 // unsettled says what is still open; "" when all is well.
@@ -195,7 +198,7 @@ func (w *World) checkEnd() {
 	}
 }
 
-// check runs the store's own check.
+// check runs the own checks of a replica.
 func (p *process) check() {
 	if !p.up || p.rep == nil {
 		return

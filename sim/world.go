@@ -225,8 +225,6 @@ func (w *World) found() {
 
 // patrol runs the checks that cost time, now and then.
 func (w *World) patrol() {
-	for _, p := range w.replicas {
-		p.check()
-	}
+	w.checkAccounts()
 	w.after(2*second, w.patrol)
 }

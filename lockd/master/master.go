@@ -338,29 +338,6 @@ func (m *Master) Counters() Counters {
 	return c
 }
 
-// InFlight counts what is under way in a master. All of it is zero at rest, and
-// whatever does not come back to that counts against the limits for ever.
-type InFlight struct {
-	Requests, Bytes int // proposed and not applied
-	Openings        int // sessions
-	Nodes           int // that requests and openings may add to the state
-	StateBytes      int64
-	Expiries        int
-	Waiting         int // messages that wait for a proof of leadership
-	Reads           int // reads and watches among these
-	WaitingBytes    int // of all these
-}
-
-// InFlight returns what is under way.
-func (m *Master) InFlight() InFlight {
-	f := InFlight{Requests: m.pending, Bytes: m.bytes, Openings: len(m.opening), Expiries: m.expiring, Reads: m.rounds.reads,
-		Nodes: m.growing.nodes, StateBytes: m.growing.bytes, WaitingBytes: m.rounds.bytes}
-	for _, c := range m.conns {
-		f.Waiting += c.waiting
-	}
-	return f
-}
-
 func (m *Master) note(level, text string, args ...any) {
 	m.notes = append(m.notes, Note{Level: level, Text: text, Args: args})
 }

@@ -152,6 +152,7 @@ type Metrics struct {
 	Thrift                                         paxos.ThriftCounts
 	Master                                         bool
 	InFlight                                       master.InFlight
+	LogInFlight                                    replog.InFlight
 	// Size of the state, and the smallest limits of it that members told; 0: none.
 	StateBytes, StateBytesMax int64
 	StateNodesMax             int

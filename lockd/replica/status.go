@@ -30,13 +30,16 @@ func (r *Replica) setRole(now time.Duration, e paxos.RoleEvent) {
 	r.cell.lead(now, r.master.Leading())
 }
 
-// Check looks for what is too costly to assert at every step, in the log's node
-// and in the state.
+// Check looks for what is too costly to assert at every step, in the log's node,
+// in the master's accounts and in the state.
 func (r *Replica) Check() error {
 	if n, ok := r.node.(interface{ Check() error }); ok {
 		if err := n.Check(); err != nil {
 			return err
 		}
+	}
+	if err := r.master.Check(); err != nil {
+		return err
 	}
 	return r.store.Check()
 }
@@ -165,7 +168,7 @@ func (r *Replica) Metrics() Metrics {
 		Granted: c.Granted, Expired: c.Expired, Refused: c.Refused, Elections: c.Elections,
 		Chosen: uint64(n.Paxos.Chosen), Applied: uint64(n.Applied), Target: uint64(n.Paxos.Target),
 		Revision: r.store.Revision(), Epoch: r.store.Epoch(),
-		Master: serving, LogBytes: n.Paxos.LogBytes, InFlight: r.master.InFlight(),
+		Master: serving, LogBytes: n.Paxos.LogBytes, InFlight: r.master.InFlight(), LogInFlight: n.InFlight,
 		StateBytes: bytes, StateBytesMax: bytesMax, StateNodesMax: nodesMax, Limited: r.master.Refusals(), Thrift: n.Paxos.Thrift,
 	}
 }
