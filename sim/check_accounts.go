@@ -36,8 +36,17 @@ func (w *World) restAccounts() {
 	w.checkAccounts()
 }
 
-// underWay says what counts as under way, "" nothing.
+// underWay says what counts as under way, or as registered without anybody who wants
+// it; "" nothing.
 func (w *World) underWay() string {
+	watches := 0
+	for _, c := range w.clients {
+		for _, a := range c.watches {
+			if c.m != nil && !a.ended {
+				watches++
+			}
+		}
+	}
 	for _, p := range w.replicas {
 		if !p.up || p.rep == nil {
 			continue
@@ -48,6 +57,12 @@ func (w *World) underWay() string {
 		}
 		if m.LogInFlight != (replog.InFlight{}) {
 			return fmt.Sprintf("the log of %s has under way %+v", p.name, m.LogInFlight)
+		}
+		if m.Connections != len(p.conns) {
+			return fmt.Sprintf("%s counts %d connections, and has %d", p.name, m.Connections, len(p.conns))
+		}
+		if p.role.Master && m.Watches != watches || !p.role.Master && m.Watches != 0 {
+			return fmt.Sprintf("%s has %d watches (master: %v), clients have %d", p.name, m.Watches, p.role.Master, watches)
 		}
 	}
 	for _, c := range w.clients {

@@ -48,7 +48,7 @@ func (h *history) sessionOpened(id uint64, s *store.Store) {
 			w.fail("sessions", "one nonce of %s made the sessions %s and %s", o.c.name, short(other.id), short(id))
 		}
 	}
-	h.sessions[id] = &session{id: id, owner: o}
+	h.sessions[id] = &session{id: id, owner: o, openedAt: w.now}
 	w.opened[o] = append(w.opened[o], h.sessions[id])
 	if o.c.life == o.life {
 		o.c.session = id

@@ -26,6 +26,11 @@ type conn struct {
 	stands bool // the client knows that it stands
 	closed bool // the replica has been told that it is gone
 	ask    bool // it only asks who is there
+
+	// See check_expiry.go.
+	renewals   []renewal
+	attached   bool  // a session is attached to it, as far as the replica knows
+	answeredAt int64 // when what keeps the session alive was answered last
 }
 
 // pipe is one direction.
@@ -125,6 +130,7 @@ func (n *conn) sendDown(m *pb.ServerMessage) {
 	if n.broken {
 		return
 	}
+	n.answers(m)
 	n.down.queue = append(n.down.queue, data)
 	n.pump(&n.down)
 }
@@ -212,6 +218,7 @@ func (n *conn) deliver(d *pipe, data []byte) {
 		if w.telling() {
 			w.tell(n.c.name, "-> %s %s", n.p.name, tellUp(m))
 		}
+		n.hears(m)
 		n.p.post(replica.ConnReceived{Conn: n.id, Message: m})
 		return
 	}

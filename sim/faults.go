@@ -107,6 +107,7 @@ func (w *World) roleChanged(p *process) {
 	w.trace.add(w.now, "role", uint64(p.index), p.role.Epoch)
 	if p.role.Master {
 		w.counts.masters++
+		p.newMastership()
 		for _, q := range w.replicas {
 			if q != p && q.up && q.role.Master {
 				w.counts.doubled++

@@ -63,9 +63,10 @@ type version struct {
 }
 
 type session struct {
-	id    uint64
-	owner owner
-	ended bool
+	id       uint64
+	owner    owner
+	openedAt int64
+	ended    bool
 }
 
 // owner is a client's machine.

@@ -39,6 +39,10 @@ var planted = []struct {
 	{invariant.WatchKeepsDeleted, 1, 120},
 	{invariant.WatchMarksNothing, 1, 60},
 	{invariant.GhostsSequencer, 1, 60},
+	{invariant.DroppedKeepsItsBytes, 1, 10},
+	{invariant.UnwatchNotSaid, 1, 60},
+	{invariant.ExpiresInHand, 1, 60},
+	{invariant.FrozenTimeCounts, 1, 120},
 }
 
 // plantedScripts are planted bugs that chance meets too rarely in so few runs; a
@@ -56,8 +60,7 @@ var plantedScripts = []struct {
 // plantedElsewhere are found by the tests of a package, which plant them
 // themselves.
 var plantedElsewhere = map[string][]invariant.Bug{
-	"lockd/replica": {invariant.DroppedKeepsItsBytes, invariant.LeaseAheadOfNews, invariant.NotedGetsLease, invariant.ExpiresInHand,
-		invariant.WatchSkips},
+	"lockd/replica": {invariant.LeaseAheadOfNews, invariant.NotedGetsLease, invariant.AnsweredIsSilent, invariant.WatchSkips},
 	"paxos": {invariant.ValueOfAnyBallot, invariant.CatchUpGivesAccepted, invariant.MinorityKeepsLead, invariant.LearnersPromise,
 		invariant.LeaderLearns},
 	"replog/lane": {invariant.PartsOutOfPlace},

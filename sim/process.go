@@ -76,6 +76,10 @@ type process struct {
 	spoken        lane.Rank // highest ballot in which it has spoken on narrow links
 	applied       paxos.Slot
 	alien         func(replica.Event) // takes what comes: no replica runs here
+
+	// See check_expiry.go.
+	stood, stoodAt int64
+	leases         leaseView
 }
 
 func (p *process) now() time.Duration { return p.clock.read(p.w.now) }
@@ -404,6 +408,7 @@ func (p *process) performLog(e *replog.Effects) {
 func (p *process) perform(e replica.Effects) {
 	w := p.w
 	p.tellEffects(&e)
+	p.checkExpiries(e.Notes)
 	if e.Log.Fatal != nil {
 		if p.emptied {
 			p.refusedAsEmptied(e.Log.Fatal)
@@ -484,13 +489,21 @@ func (p *process) countThrift() {
 }
 
 // pause freezes the process (SIGSTOP, a hung host) until resume.
-func (p *process) pause() { p.pauses++ }
+func (p *process) pause() {
+	if p.pauses == 0 {
+		p.stand()
+	}
+	p.pauses++
+}
 
 func (p *process) resume() {
 	if p.pauses == 0 {
 		return
 	}
 	p.pauses--
+	if p.pauses == 0 {
+		p.walk()
+	}
 	if p.pauses > 0 || !p.up {
 		return
 	}

@@ -139,7 +139,7 @@ func (m *Machine) unregister(w *watch, tell bool) {
 	if w.wire == 0 {
 		return
 	}
-	if tell && m.link.phase == linkReady {
+	if tell && m.link.phase == linkReady && !invariant.Planted(invariant.UnwatchNotSaid) {
 		m.send(&pb.ClientMessage{Body: &pb.ClientMessage_Unwatch{Unwatch: &pb.Unwatch{Id: w.wire}}})
 	}
 	m.synced(w)

@@ -61,6 +61,8 @@ const (
 	LeaseAheadOfNews     Bug = "lease-ahead-of-news"     // a lease is given ahead of the news of a lost lock
 	NotedGetsLease       Bug = "noted-gets-lease"        // a session gets a lease that its note in the state does not know of
 	ExpiresInHand        Bug = "expires-in-hand"         // a session is expired whose KeepAlive waits for its proof
+	AnsweredIsSilent     Bug = "answered-is-silent"      // a session is expired whose client was answered just now, without a lease
+	FrozenTimeCounts     Bug = "frozen-time-counts"      // time in which the master did not run counts against sessions
 
 	// Of watches. lockd/replica's tests find them; the simulator the first two, too.
 	WatchLastOfBatch    Bug = "watch-last-of-batch"   // of several changes of a path in a batch the last is told
@@ -93,6 +95,7 @@ const (
 	// Of the client; its own tests plant them.
 	OverloadedNotRepeated Bug = "overloaded-not-repeated" // a request that the service asks to send again is not
 	CloseSaysWorkEnded    Bug = "close-says-work-ended"   // Close says so of locks that were never released
+	UnwatchNotSaid        Bug = "unwatch-not-said"        // the service is not told that a watch has ended; the simulator finds it
 	AnswerBeforeGuard     Bug = "answer-before-guard"     // a lock is handed over before its deadline is watched
 )
 
@@ -113,7 +116,7 @@ var Bugs = []Bug{
 	PromiseBeforeFlush, OldBallotIsChosen, VotesOfAnyBallot, ServesBeforeClosed, DoubtfulIsTorn, RepeatAppliedTwice,
 	GapIgnored, ResultsNotSaved, OldExpiryTaken, DeadSessionKeepLock, GrantsInLockDelay, WaiterOvertakes,
 	LowestBallotWins,
-	GhostsSequencer, DroppedKeepsItsBytes, LeaseAheadOfNews, NotedGetsLease, ExpiresInHand,
+	GhostsSequencer, DroppedKeepsItsBytes, LeaseAheadOfNews, NotedGetsLease, ExpiresInHand, AnsweredIsSilent, FrozenTimeCounts,
 	WatchLastOfBatch, WatchExchangesOrder, WatchSkips, WatchLosesReason, WatchKeepsDeleted, WatchMarksNothing,
 	ValueOfAnyBallot, CatchUpGivesAccepted, MinorityKeepsLead, HungDiskKeepsLead, LearnersPromise,
 	LeaderLearns,
@@ -122,5 +125,5 @@ var Bugs = []Bug{
 	EphemeralOfNext, WaitInWrongUnit, GhostStartsItself, HeldByAnybody, ClearVoidsNothing, PutOnContainerGoes,
 	LostMarkTolerated, LastFlushNotWrittenAgain, DirectWritesNotDurable, DirectoriesNotSynced, NoFdatasync,
 	IdentityBeforeSlotOne, BelievesBelowInstalled, SuccessorNotNoted,
-	OverloadedNotRepeated, CloseSaysWorkEnded, AnswerBeforeGuard,
+	OverloadedNotRepeated, CloseSaysWorkEnded, UnwatchNotSaid, AnswerBeforeGuard,
 }

@@ -40,12 +40,16 @@ const (
 )
 
 // undecided is how long a session lives on at least when its expiry turned out
-// void, so that its client can renew.
+// void, or when its client was answered, so that the client can renew.
 const undecided = time.Second
+
+// NoteExpiring is the text of the note that tells of a proposed expiry.
+const NoteExpiring = "session is to expire: its lease has ended, and nothing was heard of its client"
 
 // deadline is an entry of the tree of deadlines. Each live session that is not
 // being expired has exactly one; it may be earlier than the session's deadline
-// (renewals only move the session's), and later only while a KeepAlive is in hand.
+// (renewals only move the session's), and later only while a KeepAlive is in hand
+// or its answer has just left.
 type deadline struct {
 	at time.Duration // lease time
 	id uint64
@@ -80,7 +84,7 @@ func (m *Master) passTime(now time.Duration) {
 	m.now = now
 	gap := now - m.lastRun
 	m.lastRun = now
-	if gap > behindGap {
+	if gap > behindGap && !invariant.Planted(invariant.FrozenTimeCounts) {
 		m.frozen += gap
 	}
 	if gap > frozenGap && m.role.active {
@@ -286,6 +290,11 @@ func (m *Master) expire() {
 			m.deadlines.ReplaceOrInsert(deadline{now + behindGap, s.id})
 			continue
 		}
+		if until := s.silentSince() + undecided; s.conn != nil && until > now && !invariant.Planted(invariant.AnsweredIsSilent) {
+			// Its client was answered, without a lease, and has had no time to ask for one.
+			m.deadlines.ReplaceOrInsert(deadline{until, s.id})
+			continue
+		}
 		v, ok := m.st.Session(s.id)
 		if !ok {
 			continue
@@ -293,6 +302,7 @@ func (m *Master) expire() {
 		s.expiring = true
 		m.expiring++
 		n++
+		m.note("debug", NoteExpiring, "session", s.id)
 		m.propose(&storepb.Command{Op: &storepb.Command_ExpireSession{
 			ExpireSession: &storepb.ExpireSession{Session: s.id, LastChange: v.LastChange}}})
 	}

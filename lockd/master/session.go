@@ -261,6 +261,7 @@ func (m *Master) attached(w *waiter) {
 		r.LastNumber = v.LastNumber
 	}
 	s.attaching = false
+	m.heard(s) // its client has waited until now
 	m.send(w.conn, msg)
 	m.sendEvents(s)
 }

@@ -34,6 +34,34 @@ func TestNoExpiryWhileAKeepAliveWaitsForItsProof(t *testing.T) {
 	cl.kept(1, s)
 }
 
+// A client that comes back just before its lease ends at the master is answered,
+// and is not expired before its next message can have arrived. One that then says
+// nothing is.
+func TestNoExpiryJustBehindAnAnswer(t *testing.T) {
+	c := newCell(t, 1)
+	r := c.reps[0]
+	first, other := r.dial(), r.dial()
+	s, dead := first.open(1, 2*time.Second), other.open(2, 2*time.Second)
+	first.hangup()
+	other.hangup()
+	c.advance(2*time.Second - 2*tick)
+	cl, silent := r.dial(), r.dial()
+	cl.send(attach(s, 1, 0))
+	silent.send(attach(dead, 2, 0))
+	c.advance(25 * tick)
+	if !c.session(s) {
+		t.Fatal("expired half a second after its client was answered")
+	}
+	cl.send(keepAlive(1, true, s))
+	c.advance(25 * tick)
+	if !c.session(s) {
+		t.Fatal("expired although its KeepAlive was answered with a lease")
+	}
+	if c.session(dead) {
+		t.Fatal("a client that attaches and says nothing more lives on")
+	}
+}
+
 // A client that closed its connection has no KeepAlive in hand.
 func TestKeepAliveOfAClosedConnectionCountsForNothing(t *testing.T) {
 	c := newCell(t, 1)

@@ -24,6 +24,7 @@ var planted = []struct {
 	{invariant.LeaseAheadOfNews, "TestLossGoesAheadOfEveryRenewal"},
 	{invariant.NotedGetsLease, "TestNoSessionEndsWithinALease"},
 	{invariant.ExpiresInHand, "TestNoExpiryWhileAKeepAliveWaitsForItsProof"},
+	{invariant.AnsweredIsSilent, "TestNoExpiryJustBehindAnAnswer"},
 	{invariant.WatchLastOfBatch, "TestWatchOrder"},
 	{invariant.WatchExchangesOrder, "TestWatchOrder"},
 	{invariant.WatchSkips, "TestWatchFallsOutOfTheLog"},
