@@ -212,10 +212,10 @@ func (ws *watches) check() error {
 	bytes, topics, behind := 0, 0, 0
 	for c := ws.log.oldest; c != nil; c = c.next {
 		bytes += c.size
-		if len(c.topics) == 0 {
-			return fmt.Errorf("change of revision %d is in the log and in no topic", c.revision)
+		if c.left <= 0 {
+			return fmt.Errorf("change of revision %d is in the log, and %d topics have it", c.revision, c.left)
 		}
-		topics += len(c.topics)
+		topics += c.left
 	}
 	if err := differs("bytes of the change log", ws.log.bytes, bytes); err != nil {
 		return err

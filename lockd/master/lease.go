@@ -200,6 +200,14 @@ func (s *session) inHand() bool {
 	return s.opening != nil || s.conn != nil && (s.attaching || (s.hand != nil && s.hand.open && s.hand.conn == s.conn))
 }
 
+// answeredLast returns when the last KeepAlive or Attach was answered, in lease time.
+func (s *session) answeredLast() time.Duration {
+	if s.hand != nil && !s.hand.open {
+		return max(s.answered, s.hand.end)
+	}
+	return s.answered
+}
+
 // dropHeld forgets a connection's held KeepAlive.
 func (m *Master) dropHeld(c *conn) {
 	if c.keep != nil {
@@ -290,7 +298,7 @@ func (m *Master) expire() {
 			m.deadlines.ReplaceOrInsert(deadline{now + behindGap, s.id})
 			continue
 		}
-		if until := s.silentSince() + undecided; s.conn != nil && until > now && !invariant.Planted(invariant.AnsweredIsSilent) {
+		if until := s.answeredLast() + undecided; s.conn != nil && until > now && !invariant.Planted(invariant.AnsweredIsSilent) {
 			// Its client was answered, without a lease, and has had no time to ask for one.
 			m.deadlines.ReplaceOrInsert(deadline{until, s.id})
 			continue

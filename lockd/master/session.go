@@ -30,6 +30,7 @@ type session struct {
 	attaching bool
 	hand      *hand         // the last KeepAlive that named it
 	heard     time.Duration // of, by anything else, in lease time
+	answered  time.Duration // the last Attach, in lease time
 
 	noted    bool     // a note of its silence is proposed or in the state: no lease
 	clearing bool     // and the command that clears it is proposed
@@ -261,7 +262,7 @@ func (m *Master) attached(w *waiter) {
 		r.LastNumber = v.LastNumber
 	}
 	s.attaching = false
-	m.heard(s) // its client has waited until now
+	s.answered = m.leaseTime(m.now)
 	m.send(w.conn, msg)
 	m.sendEvents(s)
 }
