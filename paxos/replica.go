@@ -422,7 +422,7 @@ func (r *Replica) Status() Status {
 	}
 	if r.lead != nil {
 		for _, p := range r.lead.peers {
-			s.Peers = append(s.Peers, PeerProgress{p.id, p.accepted, p.chosen, p.heard, p.flying})
+			s.Peers = append(s.Peers, PeerProgress{p.id, p.accepted, p.chosen, p.heard, p.flying, p.first})
 		}
 	}
 	return s

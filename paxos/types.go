@@ -358,4 +358,5 @@ type PeerProgress struct {
 	Chosen   Slot
 	Heard    time.Duration // when, on the leader's clock; 0 never
 	Flying   int           // bytes that were sent to it and that it has not accepted
+	First    bool          // a thrifty leader asks it first
 }

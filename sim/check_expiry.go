@@ -44,6 +44,7 @@ type leaseView struct {
 	began int64            // in running time, as all below
 	noted map[uint64]bool  // sessions with a note when it began
 	until map[uint64]int64 // the end of the longest lease that was given
+	told  map[uint64]int64 // which of these ends the story has told of
 }
 
 // running converts an instant to the time that a process has run until then, or less:
@@ -62,7 +63,7 @@ func (p *process) walk() {
 // newMastership takes down which sessions a new master finds noted: they are given
 // what is left of their lease, the others a full one.
 func (p *process) newMastership() {
-	v := leaseView{epoch: p.role.Epoch, began: p.running(p.w.now), noted: map[uint64]bool{}, until: map[uint64]int64{}}
+	v := leaseView{epoch: p.role.Epoch, began: p.running(p.w.now), noted: map[uint64]bool{}, until: map[uint64]int64{}, told: map[uint64]int64{}}
 	p.rep.Store().Sessions(0, func(s store.SessionView) bool {
 		if s.LeaseEndCell != 0 {
 			v.noted[s.ID] = true
@@ -132,7 +133,7 @@ func (p *process) checkExpiries(notes []replica.Note) {
 			continue
 		}
 		if id, ok := notes[i].Args[1].(uint64); ok {
-			p.w.counts.expiries++
+			p.w.tell(p.name, "proposes to expire session %s", short(id))
 			p.checkExpiry(id)
 		}
 	}

@@ -4,7 +4,6 @@ import (
 	"github.com/seed70370324/lockd/paxos"
 	"github.com/seed70370324/lockd/replog"
 	"github.com/seed70370324/lockd/replog/pb"
-	storepb "github.com/seed70370324/lockd/store/pb"
 )
 
 // said is what a replica has let out of its hands: promises and votes that
@@ -118,6 +117,7 @@ func (s *said) vote(m *pb.PaxosMessage) {
 func (p *process) checkRemembers(o *replog.Opened) {
 	w := p.w
 	if o.Paxos.Promised.Less(p.said.promised) {
+		p.tellDisk(o, o.Paxos.Chosen)
 		w.fail("memory", "%s had promised %v and after its restart knows only of %v", p.name, p.said.promised, o.Paxos.Promised)
 		return
 	}
@@ -138,7 +138,7 @@ func (p *process) checkRemembers(o *replog.Opened) {
 	}
 }
 
-// tellDisk says what a disk holds around a slot that it should know.
+// tellDisk says what a disk holds around a slot, ahead of a failed check.
 func (p *process) tellDisk(o *replog.Opened, slot paxos.Slot) {
 	if !p.w.telling() {
 		return
@@ -147,26 +147,6 @@ func (p *process) tellDisk(o *replog.Opened, slot paxos.Slot) {
 	for i := range o.Paxos.Entries {
 		if e := &o.Paxos.Entries[i]; e.Slot+4 >= slot && e.Slot <= slot+4 {
 			p.w.tell(p.name, "its disk holds: slot %d at %v (chosen %v), %s", e.Slot, e.Ballot, e.Chosen, tellValue(&e.Value))
-		}
-	}
-}
-
-// tellExpiries says which sessions a master proposes to expire.
-func (p *process) tellExpiries(e *replog.Effects) {
-	if !p.w.telling() || !p.role.Master {
-		return
-	}
-	for _, a := range e.Append {
-		if a.Record == nil {
-			continue
-		}
-		for i := range a.Record.Entries {
-			for _, c := range a.Record.Entries[i].Value.Commands {
-				m := new(storepb.Command)
-				if err := m.UnmarshalVT(c); err == nil && m.GetExpireSession() != nil {
-					p.w.tell(p.name, "proposes to expire session %s", short(m.GetExpireSession().GetSession()))
-				}
-			}
 		}
 	}
 }

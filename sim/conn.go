@@ -216,7 +216,10 @@ func (n *conn) deliver(d *pipe, data []byte) {
 		kind, numbers := describeUp(w.numbers[:0], m)
 		w.trace.add(w.now, kind, append(numbers, uint64(n.id))...)
 		if w.telling() {
-			w.tell(n.c.name, "-> %s %s", n.p.name, tellUp(m))
+			kind, text := idleUp(m)
+			if !w.story.again(w, n.c.name, n.p.name, kind, text) {
+				w.tell(n.c.name, "-> %s %s", n.p.name, tellUp(m))
+			}
 		}
 		n.hears(m)
 		n.p.post(replica.ConnReceived{Conn: n.id, Message: m})
@@ -230,7 +233,10 @@ func (n *conn) deliver(d *pipe, data []byte) {
 	kind, numbers := describeDown(w.numbers[:0], m)
 	w.trace.add(w.now, kind, append(numbers, uint64(n.id))...)
 	if w.telling() {
-		w.tell(n.p.name, "-> %s %s", n.c.name, tellDown(m))
+		kind, text := idleDown(m)
+		if !w.story.again(w, n.p.name, n.c.name, kind, text) {
+			w.tell(n.p.name, "-> %s %s", n.c.name, tellDown(m))
+		}
 	}
 	switch {
 	case !n.isCurrent():

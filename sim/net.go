@@ -139,6 +139,10 @@ func (w *World) traceSend(p, to *process, m *pb.PeerMessage, copies int) {
 		case 2:
 			how = "  (twice)"
 		}
+		kind, text := idlePeer(m)
+		if w.story.again(w, p.name, to.name, kind, text+how) {
+			return
+		}
 		w.tell(p.name, "-> %s %s%s", to.name, tellPeer(m), how)
 	}
 }

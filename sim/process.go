@@ -6,6 +6,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/seed70370324/lockd/lockd/master"
 	"github.com/seed70370324/lockd/lockd/replica"
 	"github.com/seed70370324/lockd/paxos"
 	"github.com/seed70370324/lockd/replog"
@@ -80,6 +81,10 @@ type process struct {
 	// See check_expiry.go.
 	stood, stoodAt int64
 	leases         leaseView
+
+	// What the story has told last of a leader.
+	askedFirst string
+	thrift     paxos.ThriftCounts
 }
 
 func (p *process) now() time.Duration { return p.clock.read(p.w.now) }
@@ -101,6 +106,7 @@ func (p *process) hello() *pb.PeerHello {
 func (p *process) start() {
 	w := p.w
 	p.boot++
+	p.askedFirst, p.thrift = "", paxos.ThriftCounts{}
 	p.mailbox, p.looping, p.frozen, p.lastTick, p.dueAt = nil, false, nil, p.now(), 0
 	p.connected = make([]bool, len(w.replicas))
 	p.conns, p.connOrder = map[replica.ConnID]*conn{}, nil
@@ -396,7 +402,6 @@ func (p *process) sleep() {
 
 // performLog hands disk and peers their part.
 func (p *process) performLog(e *replog.Effects) {
-	p.tellExpiries(e)
 	for _, s := range e.Send {
 		p.w.sendPeer(p, s)
 	}
@@ -435,6 +440,9 @@ func (p *process) perform(e replica.Effects) {
 		p.role = e.Role
 		w.roleChanged(p)
 	}
+	if w.telling() {
+		p.tellLeader()
+	}
 }
 
 func (p *process) tellEffects(e *replica.Effects) {
@@ -449,6 +457,9 @@ func (p *process) tellEffects(e *replica.Effects) {
 		w.tell(p.name, "log warns: %s", n)
 	}
 	for _, n := range e.Notes {
+		if n.Text == master.NoteExpiring {
+			continue // see checkExpiries
+		}
 		w.tell(p.name, "tells its operator (%s): %s %v", n.Level, n.Text, fmt.Sprint(n.Args...))
 	}
 }

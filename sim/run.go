@@ -78,6 +78,7 @@ func (w *World) finish(o Options) Report {
 		r.Raws = append(r.Raws, c.ops)
 	}
 	if w.telling() {
+		w.tellRepeated()
 		w.tell("end", "%s", r.Summary)
 	}
 	return r

@@ -51,7 +51,11 @@ func hashBytes(h uint64, b []byte) uint64 {
 }
 
 // story writes one readable line for each event, if anyone wants to read it.
-type story struct{ out io.Writer }
+type story struct {
+	out      io.Writer
+	lines    int // told, without messages that go again and again
+	repeated map[string]*repeated
+}
 
 func (w *World) telling() bool { return w.story.out != nil }
 
@@ -61,6 +65,7 @@ func (w *World) tell(who, format string, args ...any) {
 	if w.story.out == nil {
 		return
 	}
+	w.story.lines++
 	_, err := fmt.Fprintf(w.story.out, "%4d.%06d  %-4s  %s\n",
 		w.now/1_000_000_000, w.now%1_000_000_000/1000, who, fmt.Sprintf(format, args...))
 	if err != nil {

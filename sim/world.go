@@ -57,7 +57,7 @@ type counts struct {
 	commands, answers, unknown, repeats           int
 	watched, missed                               int // changes that watches told, and those marked as missed
 	grants, lost, zombies, fenced                 int
-	expired, expiredPaused, expiries              int
+	expired, expiredPaused                        int
 	crashes, partitions, pauses, masters, refused int
 	snapshots, installs, breaks, checked, doubled int
 	parts, superseded, overflows, noRoom          int // on narrow links

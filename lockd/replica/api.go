@@ -150,6 +150,7 @@ type Metrics struct {
 	Granted, Expired, Refused, Elections           uint64
 	Chosen, Applied, Target, Revision, Epoch       uint64 // Target: highest slot known chosen anywhere
 	Thrift                                         paxos.ThriftCounts
+	AskedFirst                                     []paxos.ReplicaID // by a thrifty leader
 	Master                                         bool
 	InFlight                                       master.InFlight
 	LogInFlight                                    replog.InFlight

@@ -161,6 +161,12 @@ func (r *Replica) Metrics() Metrics {
 	serving, _ := r.master.Serving()
 	nodes, bytes := r.store.Size()
 	nodesMax, bytesMax := r.master.StateLimit()
+	var first []paxos.ReplicaID
+	for _, p := range n.Paxos.Peers {
+		if p.First {
+			first = append(first, p.ID)
+		}
+	}
 	return Metrics{
 		Sessions: c.Sessions, Connections: c.Connections, Watches: c.Watches, Nodes: nodes, Pending: c.Pending,
 		WatchLogBytes: c.WatchLogBytes, WatchesBehind: c.WatchesBehind, WatchesMissed: c.WatchesMissed,
@@ -169,7 +175,7 @@ func (r *Replica) Metrics() Metrics {
 		Chosen: uint64(n.Paxos.Chosen), Applied: uint64(n.Applied), Target: uint64(n.Paxos.Target),
 		Revision: r.store.Revision(), Epoch: r.store.Epoch(),
 		Master: serving, LogBytes: n.Paxos.LogBytes, InFlight: r.master.InFlight(), LogInFlight: n.InFlight,
-		StateBytes: bytes, StateBytesMax: bytesMax, StateNodesMax: nodesMax, Limited: r.master.Refusals(), Thrift: n.Paxos.Thrift,
+		StateBytes: bytes, StateBytesMax: bytesMax, StateNodesMax: nodesMax, Limited: r.master.Refusals(), Thrift: n.Paxos.Thrift, AskedFirst: first,
 	}
 }
 
