@@ -110,11 +110,14 @@ func (m *Master) checkRequests() error {
 
 // checkWaiting checks the counts of what waits for a proof of leadership.
 func (m *Master) checkWaiting() error {
-	reads := 0
-	waiting := make(map[*conn]int)
+	reads, bytes := 0, 0
+	waiting, weights := make(map[*conn]int), make(map[*conn]int)
 	count := func(ws []waiter) {
 		for i := range ws {
+			weight := ws[i].weight()
+			bytes += weight
 			waiting[ws[i].conn]++
+			weights[ws[i].conn] += weight
 			if ws[i].read != nil || ws[i].watch != nil {
 				reads++
 			}
@@ -130,12 +133,18 @@ func (m *Master) checkWaiting() error {
 	if err := differs("reads and watches that wait for a proof", r.reads, reads); err != nil {
 		return err
 	}
+	if err := differs("bytes of what waits for a proof", r.bytes, bytes); err != nil {
+		return err
+	}
 	for _, id := range sorted(m.conns) {
 		c := m.conns[id]
 		if c.closing {
 			continue // a master that stepped down has forgotten what waited
 		}
 		if err := differs(fmt.Sprintf("messages of connection %d that wait for a proof", c.id), c.waiting, waiting[c]); err != nil {
+			return err
+		}
+		if err := differs(fmt.Sprintf("bytes of connection %d that wait for a proof", c.id), c.waitingBytes, weights[c]); err != nil {
 			return err
 		}
 	}
@@ -173,6 +182,10 @@ func (m *Master) checkDeadlines() error {
 // was promised.
 func (m *Master) checkConns() error {
 	held, promised := 0, 0
+	opening := make(map[*conn]int)
+	for _, o := range m.opening {
+		opening[o.conn]++
+	}
 	for _, id := range sorted(m.conns) {
 		c := m.conns[id]
 		for i, s := range c.sessions {
@@ -185,6 +198,9 @@ func (m *Master) checkConns() error {
 			if !m.held.Has(heldUntil{c.keepDue, c.id}) {
 				return fmt.Errorf("the KeepAlive of connection %d is held and will not be let go", c.id)
 			}
+		}
+		if err := differs(fmt.Sprintf("sessions that are being opened for connection %d", c.id), c.opening, opening[c]); err != nil {
+			return err
 		}
 		promised += c.promised
 		if !c.dirty && len(c.out) > 0 {
