@@ -31,6 +31,7 @@ type client struct {
 	dialed  *conn  // the last one, until the machine gives it up
 
 	mailbox []any // machine.Event, fromConn or func()
+	spare   []any // memory for the next mailbox
 	waking  bool
 	wakeSeq uint64
 	tickDue bool
@@ -181,7 +182,7 @@ func (c *client) wake() {
 func (c *client) loop() {
 	w := c.w
 	batch := c.mailbox
-	c.mailbox = nil
+	c.mailbox, c.spare = c.spare, nil
 	c.batches++
 	now := c.clock.read(w.now)
 	for _, ev := range batch {
@@ -202,6 +203,8 @@ func (c *client) loop() {
 			return
 		}
 	}
+	clear(batch)
+	c.spare = batch[:0]
 	c.perform(c.m.Take(now))
 }
 

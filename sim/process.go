@@ -46,6 +46,7 @@ type process struct {
 	opened      *replog.Opened
 	identity    uint64 // of the cell, once known
 	mailbox     []replica.Event
+	spare       []replica.Event // memory for the next mailbox
 	looping     bool
 	due         bool  // the loop is to run although nothing came
 	dueAt       int64 // true time at which it is looked next whether it is; 0: none
@@ -349,11 +350,13 @@ func (p *process) loop() {
 		return
 	}
 	batch := p.mailbox
-	p.mailbox, p.due = nil, false
+	p.mailbox, p.due, p.spare = p.spare, false, nil
 	now := p.now()
 	for _, ev := range batch {
 		p.rep.Step(now, ev)
 	}
+	clear(batch)
+	p.spare = batch[:0]
 	if now-p.lastTick >= nanos(tickEvery) {
 		p.lastTick = now
 		p.rep.Step(now, replog.Tick{WallSeconds: p.wallMS() / 1000})

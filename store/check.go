@@ -55,42 +55,43 @@ func (k *checker) nodes() {
 	s := k.s
 	s.nodes.Ascend(func(i nodeItem) bool {
 		path, n := join(i.dir, i.name), i.node
-		k.that(n.hash == n.computeHash(i.dir, i.name), "%s: its hash is not that of its fields", path)
+		var named any = path // made once: each argument of a message that is not told costs memory
+		k.that(n.hash == n.computeHash(i.dir, i.name), "%s: its hash is not that of its fields", named)
 		k.sum += n.hash
 		k.bytes += i.size()
-		k.that(badPath(path) == "", "%s: bad path: %s", path, badPath(path))
-		k.that(n.checksum == Checksum(n.data), "%s: its checksum is not that of its content", path)
-		k.that(len(n.data) <= DataMax && (n.hasData || len(n.data) == 0), "%s: content of %d bytes, hasData %t", path, len(n.data), n.hasData)
+		k.that(badPath(path) == "", "%s: bad path: %s", named, badPath(path))
+		k.that(n.checksum == Checksum(n.data), "%s: its checksum is not that of its content", named)
+		k.that(len(n.data) <= DataMax && (n.hasData || len(n.data) == 0), "%s: content of %d bytes, hasData %t", named, len(n.data), n.hasData)
 		k.that(n.instance <= s.revision && n.modifyRev <= s.revision && n.childRev <= s.revision && n.fence <= s.revision,
-			"%s: it is of a later revision than the state", path)
-		k.that(n.contentGen >= 1, "%s: its content generation is 0", path)
+			"%s: it is of a later revision than the state", named)
+		k.that(n.contentGen >= 1, "%s: its content generation is 0", named)
 		if path != "/" {
 			p, ok := s.node(i.dir)
-			k.that(ok, "%s: it has no parent", path)
-			k.that(!ok || p.kind != pb.NodeKind_EPHEMERAL, "%s: its parent is ephemeral", path)
+			k.that(ok, "%s: it has no parent", named)
+			k.that(!ok || p.kind != pb.NodeKind_EPHEMERAL, "%s: its parent is ephemeral", named)
 		}
 		children := uint32(0)
 		s.children(path, "", func(nodeItem) bool { children++; return true })
-		k.that(children == n.children, "%s: it has %d children and counts %d", path, children, n.children)
+		k.that(children == n.children, "%s: it has %d children and counts %d", named, children, n.children)
 		l, locked := s.lock(path)
-		k.that(locked == n.locked, "%s: it is marked locked %t, there is a lock record %t", path, n.locked, locked)
-		k.that(!locked || (n.lockGen == 0 && n.fence == 0), "%s: the node keeps generation and fence of a lock in use", path)
+		k.that(locked == n.locked, "%s: it is marked locked %t, there is a lock record %t", named, n.locked, locked)
+		k.that(!locked || (n.lockGen == 0 && n.fence == 0), "%s: the node keeps generation and fence of a lock in use", named)
 		switch n.kind {
 		case pb.NodeKind_PERMANENT:
 		case pb.NodeKind_EPHEMERAL:
 			ephemerals++
 			_, ok := s.session(n.owner)
-			k.that(ok, "%s: its owner, session %d, does not exist", path, n.owner)
+			k.that(ok, "%s: its owner, session %d, does not exist", named, n.owner)
 			_, ok = s.ephemerals.Get(ephemeralItem{n.owner, path})
-			k.that(ok, "%s: it is not in the index of ephemeral nodes", path)
+			k.that(ok, "%s: it is not in the index of ephemeral nodes", named)
 		case pb.NodeKind_CONTAINER:
-			k.that(!n.used || n.children > 0 || locked, "%s: a container that was used and is empty", path)
-			k.that(n.used || n.children == 0 && (!locked || l.live()+l.waiters == 0), "%s: a container in use that is not marked used", path)
+			k.that(!n.used || n.children > 0 || locked, "%s: a container that was used and is empty", named)
+			k.that(n.used || n.children == 0 && (!locked || l.live()+l.waiters == 0), "%s: a container in use that is not marked used", named)
 		default:
-			k.that(false, "%s: unknown kind %d", path, n.kind)
+			k.that(false, "%s: unknown kind %d", named, n.kind)
 		}
-		k.that(n.kind == pb.NodeKind_CONTAINER || !n.implied, "%s: implied, and no container", path)
-		k.that(n.kind == pb.NodeKind_EPHEMERAL || n.owner == 0, "%s: it is not ephemeral and has the owner %d", path, n.owner)
+		k.that(n.kind == pb.NodeKind_CONTAINER || !n.implied, "%s: implied, and no container", named)
+		k.that(n.kind == pb.NodeKind_EPHEMERAL || n.owner == 0, "%s: it is not ephemeral and has the owner %d", named, n.owner)
 		return true
 	})
 	k.that(ephemerals == s.ephemerals.Len(), "%d ephemeral nodes, %d in their index", ephemerals, s.ephemerals.Len())
@@ -175,45 +176,46 @@ func (k *checker) sessions() {
 	events, noted := 0, 0
 	s.sessions.Ascend(func(i sessionItem) bool {
 		id, x := i.id, i.session
-		k.that(x.hash == x.computeHash(id) && x.who == x.identityHash(id), "session %d: its hash is not that of its fields", id)
+		var named any = id
+		k.that(x.hash == x.computeHash(id) && x.who == x.identityHash(id), "session %d: its hash is not that of its fields", named)
 		k.sum += x.hash
 		k.bytes += x.size()
-		k.that(id > 0 && id <= s.revision, "session %d: the state is of revision %d", id, s.revision)
+		k.that(id > 0 && id <= s.revision, "session %d: the state is of revision %d", named, s.revision)
 		n, ok := s.nonces.Get(nonceItem{nonce: x.nonce})
-		k.that(ok && n.id == id, "session %d: its nonce finds session %d", id, n.id)
-		k.that(len(x.nonce) >= NonceMin && len(x.nonce) <= NonceMax, "session %d: a nonce of %d bytes", id, len(x.nonce))
-		k.that(x.leaseMS >= LeaseMinMillis && x.leaseMS <= LeaseMaxMillis, "session %d: a lease of %d ms", id, x.leaseMS)
-		k.that(x.lowest >= 1 && x.lowest <= x.last+1, "session %d: lowest unanswered %d, last %d", id, x.lowest, x.last)
-		k.that(x.acked < x.nextEvent, "session %d: event %d acknowledged, the next is %d", id, x.acked, x.nextEvent)
-		k.that(x.leaseEnd >= 0 && (x.leaseEnd != 0) == s.noted.Has(id), "session %d: its lease ends at %d, it is in the index of noted ones: %t", id, x.leaseEnd, s.noted.Has(id))
+		k.that(ok && n.id == id, "session %d: its nonce finds session %d", named, n.id)
+		k.that(len(x.nonce) >= NonceMin && len(x.nonce) <= NonceMax, "session %d: a nonce of %d bytes", named, len(x.nonce))
+		k.that(x.leaseMS >= LeaseMinMillis && x.leaseMS <= LeaseMaxMillis, "session %d: a lease of %d ms", named, x.leaseMS)
+		k.that(x.lowest >= 1 && x.lowest <= x.last+1, "session %d: lowest unanswered %d, last %d", named, x.lowest, x.last)
+		k.that(x.acked < x.nextEvent, "session %d: event %d acknowledged, the next is %d", named, x.acked, x.nextEvent)
+		k.that(x.leaseEnd >= 0 && (x.leaseEnd != 0) == s.noted.Has(id), "session %d: its lease ends at %d, it is in the index of noted ones: %t", named, x.leaseEnd, s.noted.Has(id))
 		if x.leaseEnd != 0 {
 			noted++
 		}
 		results, eventSizes := 0, 0
 		next := x.lowest
 		for _, r := range x.results.all() {
-			k.that(r.Number == next, "session %d: result %d in the place of %d", id, r.Number, next)
-			k.that(r.hash == hashOfResult(id, r.Number, r.Result), "session %d: the hash of result %d is not that of its fields", id, r.Number)
+			k.that(r.Number == next, "session %d: result %d in the place of %d", named, r.Number, next)
+			k.that(r.hash == hashOfResult(id, r.Number, r.Result), "session %d: the hash of result %d is not that of its fields", named, r.Number)
 			next, k.sum = next+1, k.sum+r.hash
 			results += resultSize(r.Result)
 		}
-		k.that(next == x.last+1 && x.last+1-x.lowest <= keptMax, "session %d: results %d to %d, it has executed %d", id, x.lowest, next-1, x.last)
+		k.that(next == x.last+1 && x.last+1-x.lowest <= keptMax, "session %d: results %d to %d, it has executed %d", named, x.lowest, next-1, x.last)
 		next = x.acked + 1
 		s.events.AscendGreaterOrEqual(eventItem{session: id}, func(e eventItem) bool {
 			if e.session != id {
 				return false
 			}
-			k.that(e.number == next && e.SessionEvent.GetNumber() == next, "session %d: event %d in the place of %d", id, e.number, next)
-			k.that(e.hash == hashOfEvent(id, e.SessionEvent), "session %d: the hash of event %d is not that of its fields", id, e.number)
+			k.that(e.number == next && e.SessionEvent.GetNumber() == next, "session %d: event %d in the place of %d", named, e.number, next)
+			k.that(e.hash == hashOfEvent(id, e.SessionEvent), "session %d: the hash of event %d is not that of its fields", named, e.number)
 			next, k.sum, events = next+1, k.sum+e.hash, events+1
 			eventSizes += eventSize(e.SessionEvent)
 			return true
 		})
-		k.that(next == x.nextEvent, "session %d: events %d to %d, the next is %d", id, x.acked+1, next-1, x.nextEvent)
-		k.that(x.pendingEvents()+x.locks+2*x.waiting <= EventsMax, "session %d: %d events, %d locks, %d waiting", id, x.pendingEvents(), x.locks, x.waiting)
+		k.that(next == x.nextEvent, "session %d: events %d to %d, the next is %d", named, x.acked+1, next-1, x.nextEvent)
+		k.that(x.pendingEvents()+x.locks+2*x.waiting <= EventsMax, "session %d: %d events, %d locks, %d waiting", named, x.pendingEvents(), x.locks, x.waiting)
 		k.bytes += int64(results + eventSizes)
-		k.that(results == x.resultBytes && results <= ResultBytesMax+keptMax*smallMax, "session %d: results of %d bytes, it counts %d", id, results, x.resultBytes)
-		k.that(eventSizes == x.eventBytes && eventSizes+x.reserved <= EventBytesMax, "session %d: events of %d bytes, it counts %d, and has reserved %d", id, eventSizes, x.eventBytes, x.reserved)
+		k.that(results == x.resultBytes && results <= ResultBytesMax+keptMax*smallMax, "session %d: results of %d bytes, it counts %d", named, results, x.resultBytes)
+		k.that(eventSizes == x.eventBytes && eventSizes+x.reserved <= EventBytesMax, "session %d: events of %d bytes, it counts %d, and has reserved %d", named, eventSizes, x.eventBytes, x.reserved)
 		k.sessionCounts(id, x)
 		return true
 	})
