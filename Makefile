@@ -10,7 +10,7 @@ PROTOS  := store/pb/store.proto internal/wire/pb/lockd.proto replog/pb/replog.pr
 # without it and say so.
 RACE := $(shell if command -v cc >/dev/null 2>&1 && [ "$$($(GO) env CGO_ENABLED)" = 1 ]; then echo -race; fi)
 
-.PHONY: help build run demo test check cases sim sim-coverage attack bench bench-pair bench-zookeeper proto fuzz soak slow-link watch-count
+.PHONY: help build run demo test check cases sim sim-coverage sim-pair attack bench bench-pair bench-zookeeper proto fuzz soak slow-link watch-count
 
 help: ## list the targets
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -48,6 +48,9 @@ sim-coverage: ## which statements of what decides random runs reach (SEEDS=300; 
 
 sim: ## run the simulator on fresh seeds (FOR=60s says how long)
 	$(GO) run ./sim/cmd/sim -for $(FOR)
+
+sim-pair: ## CPU seconds of this simulator and of the revision OLD's for the same plans, in turn (SEEDS_OF_PAIR=1-200 PAIRS=3)
+	@GO=$(GO) sh internal/tools/simpair.sh '$(OLD)' $(or $(SEEDS_OF_PAIR),1-200) $(or $(PAIRS),3)
 
 attack: build ## run hostile clients against a real cell and print what each does to others (ARGS='-only listings': see docs/attacks.md)
 	$(GO) build -o .cache/attack ./internal/attack
