@@ -31,7 +31,8 @@ func (w *World) restartLater(p *process, wait int64) {
 	}
 	boot := p.boot
 	w.after(wait, func() {
-		if !p.up && p.boot == boot && p.refused == nil {
+		// What is set aside while it is down stays so.
+		if !p.up && p.boot == boot && p.refused == nil && !p.aside {
 			p.start()
 		}
 	})

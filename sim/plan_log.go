@@ -50,6 +50,14 @@ func (p *plan) drawNarrow(s *stream) {
 	p.noise = true
 	p.load.valueBytes = max(p.load.valueBytes, pick(s, []int64{4_000, 20_000, 60_000, 60_000, 200_000}))
 	p.load.think = max(p.load.think, 25*millisecond)
+	if s.chance(500_000) {
+		// Leaders that find another in their place, with much queued still.
+		p.every[planPause] = s.between(800, 3000) * millisecond
+	}
+	if s.chance(400_000) {
+		p.snapshotSlots, p.trailSlots, p.longDown = int(s.between(12, 40)), int(s.between(1, 5)), true
+		p.every[planCrash] = s.between(1500, 5000) * millisecond
+	}
 	if s.chance(400_000) {
 		p.limits.linkBytes = int(pick(s, []int64{100_000, 500_000}))
 	}
