@@ -64,8 +64,11 @@ func (r *raw) wrong(format string, args ...any) { w(r).fail("raw", r.c.name+": "
 // answered takes out what is answered, nil if nothing is: then the run has failed.
 func (r *raw) answered(kind string, id, session, request uint64) *asked {
 	i := slices.IndexFunc(r.asked, func(a *asked) bool {
-		return a.is(kind, id, session, request) && !a.must
+		return a.is(kind, id, session, request) && !a.must && !a.free
 	})
+	if i < 0 {
+		i = slices.IndexFunc(r.asked, func(a *asked) bool { return a.is(kind, id, session, request) && !a.must })
+	}
 	if i >= 0 {
 		return r.answer(i)
 	}
@@ -107,10 +110,13 @@ func (r *raw) refused(e *wirepb.Error) {
 		}
 		return a.id == e.GetId() && e.GetSession() == 0 && e.GetNumber() == 0
 	}
-	// What two may be refused with is taken for the one that need not be.
+	// What several may be refused with is taken for one that need not be, and has no answer yet.
 	i := slices.IndexFunc(r.asked, func(a *asked) bool { return mine(a) && slices.Contains(a.errors, e.GetCode()) && a.must })
 	if i < 0 {
-		i = slices.IndexFunc(r.asked, func(a *asked) bool { return mine(a) && a.allows(e) && !a.must })
+		i = slices.IndexFunc(r.asked, func(a *asked) bool { return mine(a) && a.allows(e) && !a.must && !a.free })
+	}
+	if i < 0 {
+		i = slices.IndexFunc(r.asked, func(a *asked) bool { return mine(a) && a.allows(e) && !a.free })
 	}
 	if i < 0 {
 		i = slices.IndexFunc(r.asked, func(a *asked) bool { return mine(a) && a.allows(e) })
