@@ -97,7 +97,7 @@ func (d *driver) callResult(ctx context.Context, op, path string, cmd *storepb.C
 }
 
 // callReleasing is callResult for a command that releases locks if it is done.
-func (d *driver) callReleasing(ctx context.Context, op, path string, cmd *storepb.Command, locks []*Lock) (*storepb.Result, error) {
+func (d *driver) callReleasing(ctx context.Context, op, path string, cmd *storepb.Command, locks []txnRelease) (*storepb.Result, error) {
 	if n := cmd.SizeVT(); n > commandMax {
 		return nil, &Error{Op: op, Path: path, Err: ErrTooLarge,
 			Detail: fmt.Sprintf("%d bytes in one request, the limit is %d", n, commandMax)}
@@ -105,8 +105,8 @@ func (d *driver) callReleasing(ctx context.Context, op, path string, cmd *storep
 	c := newCall(d.newID())
 	c.releases = locks
 	var ids []machine.CallID
-	for _, l := range locks {
-		ids = append(ids, l.id)
+	for _, r := range locks {
+		ids = append(ids, r.lock.id)
 	}
 	if err := d.begin(ctx, c, machine.Call{ID: c.id, Command: cmd, Releases: ids}); err != nil {
 		return nil, opError(op, path, err)
@@ -160,7 +160,7 @@ func (d *driver) acquire(ctx context.Context, op string, a *storepb.Acquire, lc 
 				break
 			}
 			if queued = a.Result; lc.onWait != nil {
-				lc.onWait(heldError(c, queued))
+				d.onWait(c, lc.onWait, heldError(c, queued))
 			}
 		case <-ctx.Done():
 			r, over = d.withdraw(c), true
@@ -177,6 +177,19 @@ func (d *driver) acquire(ctx context.Context, op string, a *storepb.Acquire, lc 
 	c.free()
 	held.Waited = clock.Now() - start
 	return nil, notGranted(ctx, op, r, held)
+}
+
+// onWait runs the program's function. If that does not return, neither does Lock:
+// it panics, or ends its goroutine. Then the request is withdrawn.
+func (d *driver) onWait(c *call, f func(*HeldError), held *HeldError) {
+	returned := false
+	defer func() {
+		if !returned {
+			d.withdraw(c)
+		}
+	}()
+	f(held)
+	returned = true
 }
 
 // handOver gives a lock that was granted to its caller.

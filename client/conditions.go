@@ -244,8 +244,12 @@ func (c holdOption) nodeOption(o *nodeOptions) {
 		o.refuse("the Hold names no holding of a lock: %s", fault)
 	}
 	for _, h := range o.holds {
-		if h.Path == c.hold.Path && h.Session == c.hold.Session && h.Ticket == c.hold.Ticket {
+		switch {
+		case h.Session != c.hold.Session || h.Ticket != c.hold.Ticket:
+		case h.Path == c.hold.Path:
 			o.refuse("the holding %v is demanded twice", h)
+		default:
+			o.refuse("the holdings %v and %v contradict each other: a ticket is for one lock", h, c.hold)
 		}
 	}
 	o.holds = append(o.holds, c.hold)

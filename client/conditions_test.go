@@ -134,6 +134,15 @@ func TestPairsOfOptions(t *testing.T) {
 	try := append(lock[:1:1], lock[2:]...)
 	tryPairs(t, "TryLock", try, nil, func(o ...client.LockOption) error { return locked(s.TryLock(ctx, "/l", o...)) })
 	wantErr(t, locked(s.TryLock(ctx, "/l", client.Wait(time.Minute))), client.ErrInvalid)
+
+	scopes := refusedPairs{"Children": {"Subtree"}}
+	tryPairs(t, "Watch", []named[client.WatchOption]{{"Children", client.Children()}, {"Subtree", client.Subtree()},
+		{"WithoutData", client.WithoutData()}, {"WatchLocks", client.WatchLocks()}}, scopes, func(o ...client.WatchOption) error {
+		for _, err := range s.Watch(ctx, "/node", o...) {
+			return err
+		}
+		return nil
+	})
 }
 
 // An option of Dial that is given twice is refused, and named.
@@ -161,6 +170,20 @@ func TestOptionsOfDial(t *testing.T) {
 	s := must(client.Dial(ctx, []string{c.address}, once...))(t)
 	if err := s.Close(); err != nil {
 		t.Error(err)
+	}
+}
+
+// A name or an identity of a cell that was never set is no condition.
+func TestVoidCell(t *testing.T) {
+	c := newCell(t)
+	for _, o := range []client.Option{client.WithCell(""), client.WithCellIdentity(0)} {
+		s, err := client.Dial(within(t), []string{c.address}, o)
+		if err == nil {
+			_ = s.Close()
+		}
+		if !errors.Is(err, client.ErrInvalid) || !strings.Contains(err.Error(), "never set") {
+			t.Errorf("error %v", err)
+		}
 	}
 }
 
@@ -202,8 +225,15 @@ func TestVoidConditions(t *testing.T) {
 			}
 		}
 	}
+	// A ticket is for one path.
+	twice := l.Hold()
+	twice.Path = "/n"
+	_, err := s.Put(ctx, "/n", []byte("x"), client.HeldBy(l), client.WhileHeld(twice))
+	if !errors.Is(err, client.ErrInvalid) || !strings.Contains(err.Error(), "one lock") {
+		t.Errorf("one ticket, two locks: %v", err)
+	}
 	// The lock's node is there while the lock is held.
-	_, err := s.Put(ctx, "/l", nil, client.IfAbsent(), client.HeldBy(l))
+	_, err = s.Put(ctx, "/l", nil, client.IfAbsent(), client.HeldBy(l))
 	wantErr(t, err, client.ErrInvalid)
 	_, err = s.Create(ctx, "/l", nil, client.HeldBy(l))
 	wantErr(t, err, client.ErrInvalid)

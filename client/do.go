@@ -9,7 +9,7 @@ import (
 // and options as Lock), calls work with a context that ends when ctx does or
 // when the lock is lost, waits until work has returned, and only then releases
 // the lock. So nobody else is granted the lock while work still runs, unless
-// work goes on for longer than Stop after its context has ended: work must obey
+// work goes on for longer than StopGrace after its context has ended: work must obey
 // its context and must leave nothing running behind. For processes that are
 // frozen there is the fence.
 //
@@ -34,7 +34,8 @@ func (s *Session) Do(ctx context.Context, path string, work func(context.Context
 			if !errors.Is(err, ErrLost) {
 				err = errors.Join(err, lost)
 			}
-		case rerr != nil && ctx.Err() == nil:
+		case rerr != nil && (ctx.Err() == nil || !errors.Is(rerr, ctx.Err())):
+			// Not if ctx has ended the wait: then the release goes on.
 			err = errors.Join(err, rerr)
 		}
 	}()

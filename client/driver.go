@@ -100,7 +100,7 @@ type call struct {
 	lock    lockRequest   // Acquire
 	release *Lock         // Release: is told instead of answers
 	// Call: if its result is OK the service has released these.
-	releases []*Lock
+	releases []txnRelease
 }
 
 // answer is what comes for a call.
@@ -205,6 +205,8 @@ func newConfig(addresses []string, options []Option) (config, error) {
 		return c, errors.New(c.fault)
 	case c.identity == 0 && c.seen.has(optWithCellIdentity):
 		return c, errors.New("the identity of the cell is 0: it was never set")
+	case c.cell == "" && c.seen.has(optWithCell):
+		return c, errors.New("the name of the cell is empty: it was never set")
 	case len(addresses) == 0:
 		return c, errors.New("no address of a replica was given")
 	case c.lease < time.Second || c.lease > 10*time.Minute:
@@ -459,9 +461,9 @@ func (d *driver) results(e *machine.Effects, now time.Duration) {
 		if c != nil {
 			d.quickDone(c, now)
 			if len(c.releases) > 0 && r.Result.GetCode() == storepb.Code_OK && r.Err == nil {
-				for _, l := range c.releases {
-					d.guard.remove(l)
-					l.committed()
+				for _, r := range c.releases {
+					d.guard.remove(r.lock)
+					r.lock.committed(r.demanded)
 				}
 			}
 		}

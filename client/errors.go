@@ -48,8 +48,8 @@ var (
 	ErrExpired = machine.ErrExpired
 	// ErrClosed: the session was closed by Close.
 	ErrClosed = machine.ErrClosed
-	// ErrUnavailable: no master could be reached in time. The call was not
-	// executed; try again.
+	// ErrUnavailable: no master could be reached in time. Unless the error is
+	// ErrUnknownOutcome too, the call was not executed: try again.
 	ErrUnavailable = machine.ErrUnavailable
 	// ErrUnknownOutcome: the call may have been executed, or may not. Read what
 	// it was to change to find out. A write is never executed more than once.
@@ -237,8 +237,13 @@ func resultError(op, path string, r *storepb.Result) error {
 	if err == nil {
 		return nil
 	}
-	if errors.Is(err, ErrLimit) && r.GetLimit() != "" {
-		err = &LimitError{Limit: r.GetLimit()}
+	return &Error{Op: op, Path: path, Err: limitNamed(err, r.GetLimit()), Detail: r.GetDetail()}
+}
+
+// limitNamed returns a *LimitError for ErrLimit if the limit is known.
+func limitNamed(err error, limit string) error {
+	if errors.Is(err, ErrLimit) && limit != "" {
+		return &LimitError{Limit: limit}
 	}
-	return &Error{Op: op, Path: path, Err: err, Detail: r.GetDetail()}
+	return err
 }

@@ -36,6 +36,10 @@ const (
 	optWithLogger
 	optWithStateHandler
 	optWithDialer
+	optChildren
+	optSubtree
+	optWithoutData
+	optWatchLocks
 	optionNames
 )
 
@@ -48,16 +52,16 @@ var optionTexts = [optionNames]string{
 	optWithCellIdentity: "WithCellIdentity",
 	optWithLease:        "WithLease", optWithGrace: "WithGrace", optWithOpenTimeout: "WithOpenTimeout",
 	optWithMaxClockDrift: "WithMaxClockDrift", optWithLogger: "WithLogger", optWithStateHandler: "WithStateHandler",
-	optWithDialer: "WithDialer",
+	optWithDialer: "WithDialer", optChildren: "Children", optSubtree: "Subtree", optWithoutData: "WithoutData", optWatchLocks: "WatchLocks",
 }
 
 // String returns the option's name in Go.
 func (o optionName) String() string { return optionTexts[o] }
 
 // optionSet is a set of options.
-type optionSet uint32
+type optionSet uint64
 
-const _ = uint(32 - optionNames) // one bit for each
+const _ = uint(64 - optionNames) // one bit for each
 
 func options(names ...optionName) (s optionSet) {
 	for _, o := range names {
@@ -83,6 +87,7 @@ var clashes = []struct {
 		"the parents of a node that exists are there"},
 	{optIfUnchanged, options(optIfRevision, optIfInstance), "IfUnchanged has that condition already"},
 	{optEphemeral, options(optContainer), "a node has one kind"},
+	{optSubtree, options(optChildren), "the children are part of the subtree"},
 }
 
 // given notes which options a call was given, and what is wrong with them. The

@@ -43,7 +43,7 @@ type Lock struct {
 	over     error         // why it is not held any more; set once
 	released chan struct{} // closed when a release has been answered; nil before one began
 	result   error         // of the release; ErrLost from its beginning if it was lost
-	inTxn    bool          // a transaction that was done has released it
+	inTxn    bool          // a transaction that was done has released it while it was held
 }
 
 // Path of the lock's node.
@@ -280,12 +280,17 @@ func (l *Lock) startRelease() (released chan struct{}) {
 
 // committed: a transaction that was done has released the lock. There is
 // nothing to send any more. A Release that was called meanwhile gets its answer
-// on its own.
-func (l *Lock) committed() {
+// on its own. If the transaction did not demand that the lock is held, the loss
+// of a lock that was lost stands.
+func (l *Lock) committed(demanded bool) {
 	l.end(ErrReleased)
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.inTxn = true
+	if errors.Is(l.over, ErrLost) && !demanded {
+		l.result = l.over
+	} else {
+		l.inTxn = true
+	}
 	if l.released == nil {
 		l.released = closedChan
 	}

@@ -39,10 +39,13 @@ func TestForeignReplicaAmongAddresses(t *testing.T) {
 		t.Fatal(err)
 	}
 	again := net.JoinHostPort("localhost", port) // a second address of the same cell
-	reader := must(client.Connect(ctx, []string{ours.address}))(t)
-	identity := reader.CellIdentity()
-	if err := reader.Close(); err != nil || identity == 0 {
-		t.Fatalf("identity %x, %v", identity, err)
+	var identity uint64                          // of ours
+	for _, c := range []*cell{theirs, ours} {    // each is founded by then, and says whose it is
+		reader := must(client.Connect(ctx, []string{c.address}, client.WithOpenTimeout(patience)))(t)
+		identity = reader.CellIdentity()
+		if err := reader.Close(); err != nil || identity == 0 {
+			t.Fatalf("identity %x, %v", identity, err)
+		}
 	}
 	for range 8 {
 		var log buffer

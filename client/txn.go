@@ -19,8 +19,16 @@ type Txn struct {
 	d        *driver
 	lock     *Lock // of Lock.Txn
 	ops      []*storepb.MultiOp
-	releases []*Lock
+	releases []txnRelease
 	err      error
+}
+
+// txnRelease is a lock that a transaction releases.
+type txnRelease struct {
+	lock *Lock
+	// demanded: the transaction is done only while the lock is held, so it was held
+	// if that is done. The service lets a lost lock be released too.
+	demanded bool
 }
 
 // Txn begins a transaction. Nothing is sent before Commit.
@@ -124,14 +132,38 @@ func (t *Txn) release(l *Lock) {
 	switch over := l.Err(); {
 	case l.d != t.d:
 		err = &Error{Op: "txn release", Path: l.path, Err: ErrInvalid, Detail: "the lock is held by another session"}
-	case slices.Contains(t.releases, l):
+	case slices.ContainsFunc(t.releases, func(r txnRelease) bool { return r.lock == l }):
 		err = &Error{Op: "txn release", Path: l.path, Err: ErrInvalid, Detail: "the transaction releases the lock twice"}
 	case over != nil:
 		err = &Error{Op: "txn release", Path: l.path, Err: fmt.Errorf("%w: %w", ErrConflict, over)}
 	}
 	t.add(err, &storepb.MultiOp{Op: &storepb.MultiOp_Release{
 		Release: &storepb.Release{Path: l.path, Ticket: l.grant.GetTicket()}}})
-	t.releases = append(t.releases, l)
+	t.releases = append(t.releases, txnRelease{lock: l, demanded: t.demands(l)})
+}
+
+// demands reports whether an operation has the condition HeldBy(l).
+func (t *Txn) demands(l *Lock) bool {
+	return slices.ContainsFunc(t.ops, func(op *storepb.MultiOp) bool {
+		return slices.ContainsFunc(conditionsOf(op), func(c *storepb.Condition) bool {
+			h := c.GetHeldBy()
+			return h.GetSession() == l.d.sessionID() && h.GetTicket() == l.grant.GetTicket()
+		})
+	})
+}
+
+func conditionsOf(op *storepb.MultiOp) []*storepb.Condition {
+	switch o := op.GetOp().(type) {
+	case *storepb.MultiOp_Put:
+		return o.Put.GetConditions()
+	case *storepb.MultiOp_Create:
+		return o.Create.GetConditions()
+	case *storepb.MultiOp_Delete:
+		return o.Delete.GetConditions()
+	case *storepb.MultiOp_Check:
+		return o.Check.GetConditions()
+	}
+	return nil
 }
 
 // Commit executes the transaction. The result has a Node for each operation:
@@ -149,8 +181,8 @@ func (t *Txn) Commit(ctx context.Context) ([]Node, error) {
 	if errors.Is(err, ErrUnknownOutcome) {
 		// Perhaps they are released. What the caller knows of them must not be
 		// more than that.
-		for _, l := range t.releases {
-			l.startRelease()
+		for _, r := range t.releases {
+			r.lock.startRelease()
 		}
 	}
 	if err != nil {
@@ -177,14 +209,15 @@ func (t *Txn) failure(r *storepb.Result) error {
 	if r.GetCode() == storepb.Code_OK {
 		return nil
 	}
-	i, code, detail := int(r.GetFailedOp()), r.GetCode(), r.GetDetail()
-	if i >= len(t.ops) || len(r.GetResults()) == 0 && code == storepb.Code_BAD_COMMAND {
+	i, code, detail, limit := int(r.GetFailedOp()), r.GetCode(), r.GetDetail(), r.GetLimit()
+	ofTheWhole := len(r.GetResults()) == 0 && (code == storepb.Code_BAD_COMMAND || code == storepb.Code_LIMIT)
+	if i >= len(t.ops) || ofTheWhole {
 		return resultError("txn", "", r)
 	}
 	if i < len(r.GetResults()) {
-		code, detail = r.Results[i].GetCode(), r.Results[i].GetDetail()
+		code, detail, limit = r.Results[i].GetCode(), r.Results[i].GetDetail(), r.Results[i].GetLimit()
 	}
-	err := codeError(code)
+	err := limitNamed(codeError(code), limit)
 	if err == nil {
 		err = errNotDone
 	}

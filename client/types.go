@@ -154,6 +154,8 @@ type Holder struct {
 	// now (-1 if not known).
 	Ghost     bool
 	GhostLeft time.Duration
+
+	ticket uint64 // names the holding within its session
 }
 
 // String is like "backup on db3, pid 4711, since 10:04:05, fence 912".
@@ -223,6 +225,7 @@ func holderOf(b *storepb.Blocker, t serviceTime) Holder {
 		LockDelay: millis(b.GetLockDelayMs()),
 		Ghost:     b.GetGhost(),
 		GhostLeft: -1,
+		ticket:    b.GetTicket(),
 	}
 	h.Held = t.since(b)
 	if t.cell > 0 && h.Ghost {

@@ -128,20 +128,33 @@ type WatchEvent struct {
 	Missed bool
 }
 
-// WatchOption sets something of Watch.
-type WatchOption func(*pb.Watch)
+// WatchOption sets something of Watch. None may be given twice.
+type WatchOption func(*watchOptions)
+
+type watchOptions struct {
+	given
+	watch pb.Watch
+}
 
 // Children watches the node and its direct children.
-func Children() WatchOption { return func(w *pb.Watch) { w.Scope = pb.WatchScope_CHILDREN } }
+func Children() WatchOption {
+	return func(o *watchOptions) { o.once(optChildren); o.watch.Scope = pb.WatchScope_CHILDREN }
+}
 
 // Subtree watches the node and everything below it.
-func Subtree() WatchOption { return func(w *pb.Watch) { w.Scope = pb.WatchScope_SUBTREE } }
+func Subtree() WatchOption {
+	return func(o *watchOptions) { o.once(optSubtree); o.watch.Scope = pb.WatchScope_SUBTREE }
+}
 
 // WithoutData leaves the contents out.
-func WithoutData() WatchOption { return func(w *pb.Watch) { w.NoData = true } }
+func WithoutData() WatchOption {
+	return func(o *watchOptions) { o.once(optWithoutData); o.watch.NoData = true }
+}
 
 // WatchLocks tells who gets and loses the locks of the nodes in scope, too.
-func WatchLocks() WatchOption { return func(w *pb.Watch) { w.Locks = true } }
+func WatchLocks() WatchOption {
+	return func(o *watchOptions) { o.once(optWatchLocks); o.watch.Locks = true }
+}
 
 // Watch yields what exists in its scope (by default the node alone, which need
 // not exist), in the order of paths, then an EventReady, then every creation,
@@ -166,11 +179,15 @@ func (r *Reader) Watch(ctx context.Context, path string, options ...WatchOption)
 			yield(WatchEvent{}, err)
 			return
 		}
-		w := &pb.Watch{Path: path}
+		w := &watchOptions{watch: pb.Watch{Path: path}}
 		for _, o := range options {
 			o(w)
 		}
-		q, err := r.d.watch(ctx, w)
+		if err := w.err("watch", path); err != nil {
+			yield(WatchEvent{}, err)
+			return
+		}
+		q, err := r.d.watch(ctx, &w.watch)
 		if err != nil {
 			yield(WatchEvent{}, opError("watch", path, err))
 			return

@@ -73,7 +73,7 @@ func (v *holderView) take(e WatchEvent) {
 		}
 	case EventReleased, EventLost, EventGhostEnded:
 		v.holders = slices.DeleteFunc(v.holders, func(h Holder) bool {
-			return h.Session == e.Holder.Session && (e.Holder.Fence == 0 || h.Fence == e.Holder.Fence)
+			return h.Session == e.Holder.Session && h.ticket == e.Holder.ticket
 		})
 	case EventReady:
 	}

@@ -101,3 +101,43 @@ func TestWatchLocks(t *testing.T) {
 		t.Errorf("deleted: %+v", ev)
 	}
 }
+
+// A session that holds a shared lock twice is a holder until it has released both.
+func TestWatchHolderOfTwoHoldings(t *testing.T) {
+	c := newCell(t)
+	s := c.dial()
+	ctx := within(t)
+	must(s.Put(ctx, "/l", nil))(t)
+	one := must(s.Lock(ctx, "/l", client.Shared()))(t)
+	two := must(s.Lock(ctx, "/l", client.Shared()))(t)
+	released := 0
+	for h, err := range s.WatchHolder(ctx, "/l") {
+		if err != nil {
+			t.Fatal(err)
+		}
+		switch {
+		case released == 0:
+			if !h.Held {
+				t.Fatalf("at first: %+v", h)
+			}
+			if err := one.Release(ctx); err != nil {
+				t.Fatal(err)
+			}
+			// Something that is told behind the release.
+			must(s.Put(ctx, "/l", []byte("x")))(t)
+			released++
+		case released == 1:
+			if !h.Held || string(h.Data) != "x" {
+				t.Fatalf("the session still holds it once: %+v", h)
+			}
+			if err := two.Release(ctx); err != nil {
+				t.Fatal(err)
+			}
+			released++
+		case h.Held:
+			t.Fatalf("released: %+v", h)
+		default:
+			return
+		}
+	}
+}

@@ -5,8 +5,10 @@ import (
 	"strconv"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"github.com/seed70370324/lockd/client"
+	"github.com/seed70370324/lockd/internal/usage"
 )
 
 // envHold is what the lock wrapper gives its command: the text of a client.Hold.
@@ -31,7 +33,31 @@ func (fl *conditionFlags) add(c *cobra.Command) {
 	f.StringVar(&fl.instance, "if-instance", "", "only if the node is the one created at this revision")
 	f.StringVar(&fl.generation, "if-generation", "", "only if the content generation is this; it starts at 1 again when a node is created anew, --if-revision does not")
 	f.StringVar(&fl.fence, "held-fence", "", "only while the node's lock is held, by any session, under this fence")
+	for _, name := range []string{"if-revision", "if-instance", "if-generation", "held-fence"} {
+		once(c, name)
+	}
 	fl.addHeld(c)
+}
+
+// once has a flag refused that is given twice: the second would take the place of
+// the first, which was to hold too.
+func once(c *cobra.Command, name string) {
+	f := c.Flags().Lookup(name)
+	f.Value = &onceValue{Value: f.Value}
+}
+
+type onceValue struct {
+	pflag.Value
+	given bool
+}
+
+// Set is pflag.Value's.
+func (v *onceValue) Set(text string) error {
+	if v.given {
+		return usage.ErrTwice
+	}
+	v.given = true
+	return v.Value.Set(text)
 }
 
 // addHeld adds --while-held alone.
@@ -40,11 +66,40 @@ func (fl *conditionFlags) addHeld(c *cobra.Command) {
 	f := c.Flags()
 	f.StringVar(&fl.whileHeld, "while-held", "", "only while this holding of a lock lasts; without a value, the one in "+envHold+", which 'lockctl lock' sets")
 	f.Lookup("while-held").NoOptDefVal = fromEnvironment
+	once(c, "while-held")
 }
 
 // addAbsent adds --if-absent.
 func (fl *conditionFlags) addAbsent(c *cobra.Command) {
 	c.Flags().BoolVar(&fl.absent, "if-absent", false, "only if the node does not exist")
+	once(c, "if-absent")
+}
+
+// contradict refuses conditions that exclude each other. The client does, too,
+// and calls them by its own names.
+func (fl *conditionFlags) contradict(parents bool) error {
+	for _, name := range []string{"if-revision", "if-instance", "if-generation", "held-fence"} {
+		switch {
+		case !fl.command.Flags().Changed(name):
+		case fl.absent:
+			return usagef("--if-absent and --%s contradict each other: the node cannot both be absent and exist", name)
+		case parents:
+			return usagef("--parents and --%s contradict each other: the parents of a node that exists are there", name)
+		}
+	}
+	return nil
+}
+
+// holdAsContent refuses content that was to be the value of --while-held: that
+// takes one only behind an equals sign.
+func (fl *conditionFlags) holdAsContent(args []string) error {
+	if len(args) < 2 || fl.whileHeld != fromEnvironment {
+		return nil
+	}
+	if _, err := client.ParseHold(args[1]); err != nil {
+		return nil // content like any other
+	}
+	return usagef("%q is a holding, not content: give it as --while-held=HOLD", args[1])
 }
 
 // conditions returns the conditions on the node that are given.

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -16,11 +17,26 @@ import (
 )
 
 // readContent is the content that a command was given: the argument, a file,
-// or stdin ("-" or nothing).
-func readContent(args []string, file string) ([]byte, error) {
-	if len(args) > 0 && file != "" {
-		return nil, usagef("give the content as an argument or by --file, not both")
+// or stdin ("-" or nothing). It ends with ctx, although the reading may not.
+func readContent(ctx context.Context, args []string, file string) ([]byte, error) {
+	type content struct {
+		data []byte
+		err  error
 	}
+	read := make(chan content, 1)
+	go func() {
+		data, err := readAll(args, file)
+		read <- content{data, err}
+	}()
+	select {
+	case c := <-read:
+		return c.data, c.err
+	case <-ctx.Done():
+		return nil, fmt.Errorf("read the content: %w", ctx.Err())
+	}
+}
+
+func readAll(args []string, file string) ([]byte, error) {
 	var in io.Reader = os.Stdin
 	switch {
 	case len(args) > 0 && args[0] != "-":
@@ -44,6 +60,26 @@ func readContent(args []string, file string) ([]byte, error) {
 	return data, nil
 }
 
+// checkContent refuses what names no content, or two.
+func checkContent(cmd *cobra.Command, args []string, file string) error {
+	switch named := cmd.Flags().Changed("file"); {
+	case named && file == "":
+		return usagef("--file is empty: give the name of a file, or - for stdin")
+	case named && len(args) > 1:
+		return usagef("give the content as an argument or by --file, not both")
+	}
+	return nil
+}
+
+// notPrinted is the error of a command that was executed, and whose result could
+// not be printed; nil without err.
+func notPrinted(what, path string, err error) error {
+	if err == nil {
+		return nil
+	}
+	return fmt.Errorf("%s %s: done, but its result could not be printed: %w", what, path, err)
+}
+
 func (a *app) createCmd() *cobra.Command {
 	var ephemeral, sequential, container, parents, hold bool
 	var file string
@@ -65,13 +101,14 @@ stays in the foreground with --ephemeral until it gets INT or TERM.`,
 			if ephemeral && container {
 				return usagef("a node is ephemeral or a container, not both")
 			}
-			var data []byte
+			if err := cmp.Or(conditions.holdAsContent(args), checkContent(cmd, args, file)); err != nil {
+				return err
+			}
+			data := []byte{}
 			if len(args) > 1 || file != "" {
-				if data, err = readContent(args[1:], file); err != nil {
+				if data, err = readContent(cmd.Context(), args[1:], file); err != nil {
 					return err
 				}
-			} else {
-				data = []byte{}
 			}
 			var options []client.CreateOption
 			if ephemeral {
@@ -104,8 +141,11 @@ stays in the foreground with --ephemeral until it gets INT or TERM.`,
 				} else {
 					_, err = fmt.Println(n.Path)
 				}
-				if err != nil || !hold {
-					return err
+				switch {
+				case !hold:
+					return notPrinted("create", n.Path, err)
+				case err != nil:
+					return err // the node goes with the session
 				}
 				return holdSession(cmd.Context(), s, n.Path)
 			})
@@ -180,7 +220,11 @@ it as --if-revision. A program that 'lockctl lock' runs writes with
 			if parents {
 				options = append(options, client.WithParents())
 			}
-			data, err := readContent(args[1:], file)
+			err = cmp.Or(conditions.contradict(parents), conditions.holdAsContent(args), checkContent(cmd, args, file))
+			if err != nil {
+				return err
+			}
+			data, err := readContent(cmd.Context(), args[1:], file)
 			if err != nil {
 				return err
 			}
@@ -190,10 +234,11 @@ it as --if-revision. A program that 'lockctl lock' runs writes with
 					return err
 				}
 				if js {
-					return printJSON(nodeJSON(args[0], st))
+					err = printJSON(nodeJSON(args[0], st))
+				} else {
+					_, err = fmt.Printf("generation %d, revision %d\n", st.ContentGeneration, st.ModifyRevision)
 				}
-				_, err = fmt.Printf("generation %d, revision %d\n", st.ContentGeneration, st.ModifyRevision)
-				return err
+				return notPrinted("put", args[0], err)
 			})
 		},
 	}

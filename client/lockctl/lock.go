@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	"golang.org/x/sys/unix"
 
 	"github.com/seed70370324/lockd/client"
 	"github.com/seed70370324/lockd/client/lockctl/child"
@@ -82,8 +83,14 @@ executable); 110 lock not acquired, 111 lock lost, 112 service unavailable,
 			if fl.try && cmd.Flags().Changed("wait") {
 				return usagef("--try does not wait: give --try or --wait, not both")
 			}
+			if fl.wait < 0 {
+				return usagef("--wait %v: must not be negative", fl.wait)
+			}
 			if !cmd.Flags().Changed("wait") {
 				fl.wait = -1
+			}
+			if cmd.Flags().Changed("stop") && fl.stop <= 0 {
+				return usagef("--stop %v: must be positive", fl.stop)
 			}
 			if err := fl.check(); err != nil {
 				return err
@@ -145,10 +152,6 @@ func (fl *lockFlags) check() error {
 		return usagef("--lease %v: must be between 1s and 10m", fl.lease)
 	case fl.delay < 0 || fl.delay > time.Minute:
 		return usagef("--lock-delay %v: must be between 0 and 60s", fl.delay)
-	case fl.wait < 0 && fl.wait != -1:
-		return usagef("--wait %v: must not be negative", fl.wait)
-	case fl.stop < 0:
-		return usagef("--stop %v: must not be negative", fl.stop)
 	}
 	limit, most := fl.delay+2*fl.lease/3, fl.stopMax()
 	if fl.stop == 0 {
@@ -350,7 +353,7 @@ func sayWaiting(path string, h *client.HeldError) {
 // signalError says that a signal ended the wait.
 type signalError struct{ sig syscall.Signal }
 
-func (e *signalError) Error() string { return fmt.Sprintf("given up after %v", e.sig) }
+func (e *signalError) Error() string { return fmt.Sprintf("interrupted (%s)", unix.SignalName(e.sig)) }
 
 // untilSignal returns a context that ends with a *signalError as its cause when
 // a signal comes. Once stop has returned, signals stay in the channel.
@@ -376,7 +379,7 @@ func untilSignal(signals <-chan os.Signal) (ctx context.Context, stop func()) {
 func signalOr(ctx context.Context, err error) error {
 	var sig *signalError
 	if errors.As(context.Cause(ctx), &sig) {
-		return &exitError{128 + int(sig.sig), fmt.Errorf("lock not acquired: %w", sig)}
+		return &exitError{128 + int(sig.sig), fmt.Errorf("interrupted while waiting for the lock (%s)", unix.SignalName(sig.sig))}
 	}
 	return err
 }

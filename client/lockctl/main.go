@@ -80,8 +80,12 @@ func run(args []string) int {
 	a := &app{}
 	root := a.root()
 	root.SetArgs(args)
-	ctx, cancel := signal.NotifyContext(context.Background(), child.NotIgnored(syscall.SIGINT, syscall.SIGTERM)...)
-	defer cancel()
+	// The first signal ends what is under way in order, a second one at once.
+	signals := make(chan os.Signal, 1)
+	signal.Notify(signals, child.NotIgnored(syscall.SIGINT, syscall.SIGTERM)...)
+	ctx, stop := untilSignal(signals)
+	defer stop()
+	defer context.AfterFunc(ctx, func() { signal.Stop(signals) })()
 	cmd, err := root.ExecuteContextC(ctx)
 	if err == nil {
 		return codeOK
@@ -89,6 +93,8 @@ func run(args []string) int {
 	code := exitCode(err)
 	if cmd.Name() == "lock" {
 		code = lockExitCode(err)
+	} else if sig := interrupted(ctx, err); sig != nil {
+		err, code = sig, 128+int(sig.sig)
 	}
 	var exit *exitError
 	if errors.As(err, &exit) && exit.err == nil {
@@ -106,6 +112,16 @@ func run(args []string) int {
 		fmt.Fprintf(os.Stderr, "lockctl: %s\n", startHint)
 	}
 	return code
+}
+
+// interrupted returns the signal that ended ctx if it is the reason of err, and
+// nothing was done.
+func interrupted(ctx context.Context, err error) *signalError {
+	var sig *signalError
+	if errors.As(context.Cause(ctx), &sig) && errors.Is(err, context.Canceled) && !errors.Is(err, client.ErrUnknownOutcome) {
+		return sig
+	}
+	return nil
 }
 
 // startHint is for those who have not started a cell, or not there.
@@ -158,13 +174,16 @@ Endpoints come from --endpoints or LOCKCTL_ENDPOINTS, by default those of
 			}
 			return usage.Unknown(cmd, args[0])
 		},
-		PersistentPreRunE: func(*cobra.Command, []string) error {
+		PersistentPreRunE: func(cmd *cobra.Command, _ []string) error {
 			mistyped, meant, _ := environ.Check(os.Environ(), "LOCKCTL_", []string{"LOCKCTL_ENDPOINTS", "LOCKCTL_CELL"})
 			if mistyped != "" {
 				return usagef("environment: %s is not known: is it %s? Correct or unset it", mistyped, meant)
 			}
 			if a.timeout <= 0 {
 				return usagef("--timeout %v: must be positive", a.timeout)
+			}
+			if a.cell == "" && cmd.Flags().Changed("cell") {
+				return usagef("--cell is empty: give the name of the cell that is meant, or leave the flag out")
 			}
 			_, err := a.json() // also where nothing is printed
 			return err
@@ -254,14 +273,18 @@ func (a *app) json() (bool, error) {
 	switch a.output {
 	case "json":
 		return true, nil
-	case "table", "":
+	case "table":
 		return false, nil
 	}
 	return false, usagef("unknown output %q: table or json", a.output)
 }
 
 func (a *app) options(name string) []client.Option {
-	return []client.Option{client.WithName(name), client.WithCell(a.cell), client.WithOpenTimeout(a.timeout)}
+	options := []client.Option{client.WithName(name), client.WithOpenTimeout(a.timeout)}
+	if a.cell != "" {
+		options = append(options, client.WithCell(a.cell))
+	}
+	return options
 }
 
 // withReader runs f with a connection that leaves no trace in the cell.
@@ -306,7 +329,8 @@ func (a *app) withSession(ctx context.Context, name string, f func(context.Conte
 	defer cancel()
 	err = f(ctx, s)
 	if cerr := s.Close(); err == nil && cerr != nil {
-		return fmt.Errorf("close the session: %w", cerr)
+		// No failure of the command, which has been executed.
+		fmt.Fprintf(os.Stderr, "lockctl: done, but the service could not be told that the session has ended: %v\n", cerr)
 	}
 	return err
 }

@@ -365,6 +365,9 @@ of them is master, 6 if none is (or none answers).`,
 				return err
 			}
 			rows := a.askAll(cmd.Context(), addresses)
+			if err := cmd.Context().Err(); err != nil {
+				return err
+			}
 			if js {
 				err = printJSON(rows)
 			} else {

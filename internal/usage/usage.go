@@ -3,6 +3,7 @@
 package usage
 
 import (
+	"errors"
 	"fmt"
 	"regexp"
 	"strings"
@@ -17,6 +18,10 @@ var (
 	unknownFlag = regexp.MustCompile(`^unknown flag: (--[a-z-]+)$`)
 )
 
+// ErrTwice is what the Value of a flag answers that takes one value and gets a
+// second.
+var ErrTwice = errors.New("it is given twice")
+
 // FlagError says of what a flag parser complains what would be right.
 func FlagError(cmd *cobra.Command, err error) error {
 	text := err.Error()
@@ -27,6 +32,9 @@ func FlagError(cmd *cobra.Command, err error) error {
 		}
 		if flag == nil {
 			return err
+		}
+		if strings.HasSuffix(text, ErrTwice.Error()) {
+			return fmt.Errorf("--%s is given twice", m[2])
 		}
 		switch flag.Value.Type() {
 		case "duration":
