@@ -9,6 +9,27 @@ import (
 	"github.com/seed70370324/lockd/client"
 )
 
+// A lock that the program has been told is lost, by a look at the clock while the
+// renewal that saves it was under way, is lost for the service too.
+func TestLossByTheClockIsToldToTheService(t *testing.T) {
+	c := newCell(t)
+	s, other := c.dial(client.WithLease(time.Second)), c.dial()
+	ctx := within(t)
+	l := must(s.Lock(ctx, "/l", client.LockDelay(0), client.StopGrace(0)))(t)
+	l.LoseByClock()
+	wantErr(t, l.Err(), client.ErrLost)
+	eventually(t, "the service knows that the lock is lost", func() error {
+		info, err := other.Why(ctx, "/l")
+		if err == nil && len(info.Holders) > 0 && !info.Holders[0].Ghost {
+			err = errors.New("it counts the lock as held")
+		}
+		return err
+	})
+	if err := s.Err(); err != nil {
+		t.Fatal(err)
+	}
+}
+
 // A transaction that does not demand the lock may release it also when it is
 // lost. Then Do must not hide the loss.
 func TestTxnReleasesALostLock(t *testing.T) {

@@ -391,8 +391,12 @@ func (d *driver) perform(now time.Duration) {
 		if e.State != nil {
 			d.stateIs(*e.State)
 		}
-		d.results(&e, now)
+		late := d.results(&e, now)
 		again = d.updates(&e)
+		for _, id := range late {
+			d.m.Step(clock.Now(), machine.Lose{Lock: id})
+			again = true
+		}
 		if failed != nil {
 			d.hangup()
 			d.m.Step(now, machine.Disconnected{Err: failed})
@@ -435,8 +439,8 @@ func (d *driver) connection(e *machine.Effects) error {
 }
 
 // results tells the callers. A lock that was granted has its deadline before
-// it is handed over.
-func (d *driver) results(e *machine.Effects, now time.Duration) {
+// it is handed over. It returns the locks that the machine is to lose.
+func (d *driver) results(e *machine.Effects, now time.Duration) (lose []machine.CallID) {
 	for _, w := range e.Waiting {
 		if c := d.calls[w.ID]; c != nil {
 			c.answers <- answer{Done: machine.Done{ID: w.ID, Result: w.Result}, waiting: true}
@@ -453,7 +457,7 @@ func (d *driver) results(e *machine.Effects, now time.Duration) {
 	}
 	late := invariant.Planted(invariant.AnswerBeforeGuard)
 	if !late {
-		d.guard.apply(fresh, e.Deadlines, e.Lost)
+		lose = d.guard.apply(fresh, e.Deadlines, e.Lost)
 	}
 	for _, r := range e.Done {
 		c := d.calls[r.ID]
@@ -479,10 +483,11 @@ func (d *driver) results(e *machine.Effects, now time.Duration) {
 		}
 	}
 	if late {
-		d.guard.apply(fresh, e.Deadlines, e.Lost)
+		lose = d.guard.apply(fresh, e.Deadlines, e.Lost)
 	}
 	clear(fresh) // the driver keeps no lock alive
 	d.fresh = fresh
+	return lose
 }
 
 // updates passes on what watches have to tell. It reports whether one was

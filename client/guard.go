@@ -49,10 +49,12 @@ func (g *guard) remove(l *Lock) {
 }
 
 // apply takes new locks, moves deadlines, and ends the locks that the machine
-// has lost. A new lock gets its deadline in the same call.
-func (g *guard) apply(fresh []*Lock, deadlines []machine.Deadline, lost []machine.Lost) {
+// has lost. A new lock gets its deadline in the same call. It returns the locks
+// that the machine has kept although the application knows them as lost: their
+// deadline passed, and was seen to have, while the machine moved it.
+func (g *guard) apply(fresh []*Lock, deadlines []machine.Deadline, lost []machine.Lost) (late []machine.CallID) {
 	if len(fresh) == 0 && len(deadlines) == 0 && len(lost) == 0 {
-		return
+		return nil
 	}
 	g.mu.Lock()
 	for _, l := range fresh {
@@ -62,7 +64,9 @@ func (g *guard) apply(fresh []*Lock, deadlines []machine.Deadline, lost []machin
 	soon := len(deadlines) > 0 && clock.Now() >= g.armed
 	for _, d := range deadlines {
 		if l := g.locks[d.Lock]; l != nil {
-			l.move(d.At)
+			if l.move(d.At) {
+				late = append(late, d.Lock)
+			}
 			soon = soon || d.At < g.armed
 		}
 	}
@@ -80,12 +84,13 @@ func (g *guard) apply(fresh []*Lock, deadlines []machine.Deadline, lost []machin
 		}
 	}
 	if !soon {
-		return // it looks in time
+		return late // it looks in time
 	}
 	select {
 	case g.wake <- struct{}{}:
 	default:
 	}
+	return late
 }
 
 // run watches the deadlines until stop is closed.
@@ -141,14 +146,13 @@ func (g *guard) check(now time.Duration) (sleep, soonest time.Duration) {
 	g.mu.Unlock()
 	sleep = g.tick
 	for _, l := range all {
-		switch at := l.checkDeadline(now); {
-		case at == 0:
-			g.remove(l)
-		default:
-			sleep = min(sleep, at-now)
-			if soonest == 0 || at < soonest {
-				soonest = at
-			}
+		at := l.checkDeadline(now)
+		if at == 0 {
+			continue // who releases it, or tells it lost, removes it
+		}
+		sleep = min(sleep, at-now)
+		if soonest == 0 || at < soonest {
+			soonest = at
 		}
 	}
 	g.mu.Lock()

@@ -199,12 +199,17 @@ func (l *Lock) watched() bool {
 	return l.deadline != 0 || l.over != nil
 }
 
-// move sets the deadline. A lock that is over stays over.
-func (l *Lock) move(at time.Duration) {
+// move sets the deadline of a lock that is held. It reports whether the lock is
+// lost already: it stays lost, and the machine may not know that yet.
+func (l *Lock) move(at time.Duration) (lost bool) {
 	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.over != nil {
+		return errors.Is(l.over, ErrLost)
+	}
 	l.deadline = at
 	l.tellMoved()
-	l.mu.Unlock()
+	return false
 }
 
 func (l *Lock) lose(reason string) {

@@ -58,6 +58,10 @@ type (
 		ID   CallID // of this call
 		Lock CallID // of the Acquire
 	}
+	// Lose tells that the application has been told that the lock of Acquire call
+	// Lock is lost: by a look at the clock that came while a renewal was on its
+	// way to the Machine.
+	Lose struct{ Lock CallID }
 	// Read starts a read. The Machine owns the message from then on and gives it
 	// its id.
 	Read struct {
@@ -91,6 +95,7 @@ func (Received) event()      {}
 func (Call) event()          {}
 func (Acquire) event()       {}
 func (Release) event()       {}
+func (Lose) event()          {}
 func (Read) event()          {}
 func (Watch) event()         {}
 func (Cancel) event()        {}

@@ -74,6 +74,21 @@ func TestForEver(t *testing.T) {
 			t.Fatalf("deadline %v, now is %v", r.ends[1], r.now)
 		}
 	})
+	t.Run("the service asks a watch to wait without end", func(t *testing.T) {
+		r := newRig(t, machine.Options{})
+		r.open()
+		r.keepAlive()
+		r.step(machine.Watch{ID: 1, Watch: &pb.Watch{Path: "/"}})
+		w := expect[*pb.ClientMessage_Watch](r).Watch
+		r.receive(&pb.ServerMessage{Body: &pb.ServerMessage_Error{Error: &pb.Error{
+			Code: pb.ErrorCode_OVERLOADED, Id: w.Id, RetryAfterMs: math.MaxUint64}}})
+		r.pass(sec)
+		for _, m := range r.sent {
+			if m.GetWatch() != nil {
+				t.Fatalf("sent %v at once", m)
+			}
+		}
+	})
 	t.Run("the service asks to wait without end", func(t *testing.T) {
 		r := newRig(t, machine.Options{})
 		r.open()

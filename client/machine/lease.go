@@ -182,6 +182,10 @@ func (m *Machine) checkLease() {
 		m.setState(Jeopardy)
 	}
 	if m.state == Jeopardy && m.now >= span.Add(s.lapsed, m.o.Grace) {
+		if m.closing {
+			m.closeUntold()
+			return
+		}
 		m.expire(fmt.Sprintf("no master was reached within the grace period of %v: %s", m.o.Grace, m.Attempts()))
 		return
 	}

@@ -521,6 +521,19 @@ func TestClose(t *testing.T) {
 			t.Fatalf("error %v", err)
 		}
 	})
+	t.Run("service away, and the grace period ends first", func(t *testing.T) {
+		r := newRig(t, machine.Options{Grace: sec})
+		r.open()
+		r.cut()
+		r.pass(12 * sec)
+		r.lastState(machine.Jeopardy)
+		r.step(machine.Close{})
+		r.pass(sec)
+		r.lastState(machine.Closed)
+		if err := r.m.Err(); !errors.Is(err, machine.ErrClosed) || !errors.Is(err, machine.ErrUnavailable) {
+			t.Fatalf("error %v, though nobody was told", err)
+		}
+	})
 	t.Run("before it is open", func(t *testing.T) {
 		r := newRig(t, machine.Options{})
 		r.step(machine.Close{})

@@ -57,7 +57,7 @@ type link struct {
 	nextDial   time.Duration // down
 	readyAt    time.Duration // ready since
 	outage     time.Duration // not ready since
-	addresses  []string      // shuffled
+	addresses  []string      // shuffled, each once
 	next       int           // index of the next one to try
 	hint       string        // try this one first
 	hops       int           // hints followed in a row
@@ -81,7 +81,11 @@ type attempt struct {
 
 func (m *Machine) initLink() {
 	l := &m.link
-	l.addresses = append(l.addresses, m.o.Addresses...)
+	for _, a := range m.o.Addresses {
+		if !slices.Contains(l.addresses, a) {
+			l.addresses = append(l.addresses, a)
+		}
+	}
 	for i := len(l.addresses) - 1; i > 0; i-- {
 		j := int(m.random() % uint64(i+1))
 		l.addresses[i], l.addresses[j] = l.addresses[j], l.addresses[i]

@@ -210,6 +210,17 @@ func (m *Machine) checkDeadlines() {
 	m.forfeit(lost)
 }
 
+// lose loses a lock that the application takes for lost already.
+func (m *Machine) lose(id CallID) {
+	a := m.locks.byID[id]
+	if a == nil || a.phase != acqHeld || a.lost {
+		return
+	}
+	lost := []*acquire{a}
+	m.loseAll(lost, "its deadline passed before the answer of the service was taken")
+	m.forfeit(lost)
+}
+
 // forfeit tells the service of locks that were lost by this client's own clock,
 // while the session may live on. Else the service would go on counting them as
 // held, and this session could wait for its own lock for ever. It is told ahead
@@ -319,13 +330,15 @@ func (m *Machine) leave(a *acquire, phase acquirePhase) {
 }
 
 // releasedIn notes the locks that a request has released, which was done. A
-// Release of the same lock may be under way; it finds nothing any more.
+// Release of the same lock may be under way; it finds nothing any more. If
+// nobody waits for the request, its caller was told that its outcome is not
+// known, and releases them on its own.
 func (m *Machine) releasedIn(r *request) {
 	for _, id := range r.releases {
 		a := m.locks.byID[id]
 		switch {
 		case a == nil:
-		case a.phase == acqHeld:
+		case a.phase == acqHeld && r.id != 0:
 			m.forget(a)
 			m.checkClose()
 		default:

@@ -564,3 +564,43 @@ func TestTransactionReleases(t *testing.T) {
 		r.succeeds(3, storepb.Code_OK)
 	})
 }
+
+// A transaction whose caller does not wait any more is done before that caller
+// has released its lock on its own: the Release then is no mistake.
+func TestTransactionReleasesBehindItsCaller(t *testing.T) {
+	r := heldRig(t, machine.Options{}, 0)
+	r.step(machine.Call{ID: 2, Releases: []machine.CallID{1}, Command: &storepb.Command{Op: &storepb.Command_Multi{
+		Multi: &storepb.Multi{Ops: []*storepb.MultiOp{{Op: &storepb.MultiOp_Release{Release: &storepb.Release{Path: "/l", Ticket: 1}}}}}}}})
+	r.request(2)
+	r.step(machine.Cancel{ID: 2})
+	r.fails(2, machine.ErrUnknownOutcome)
+	r.receive(code(2, storepb.Code_OK))
+	r.step(machine.Release{ID: 3, Lock: 1})
+	r.request(3)
+	r.receive(code(3, storepb.Code_NOT_HELD))
+	r.succeeds(3, storepb.Code_OK)
+}
+
+// The application has been told that a lock is lost, by a look at the clock that
+// came while the renewal which saves the lock was on its way to the machine: it
+// stays lost, and the service is told, or the session could wait for itself.
+func TestLoseForGood(t *testing.T) {
+	r := heldRig(t, machine.Options{}, 0)
+	r.step(machine.Lose{Lock: 1})
+	if len(r.lost) != 1 || r.lost[0].Lock != 1 {
+		t.Fatalf("lost %v", r.lost)
+	}
+	if f := r.request(2).GetForfeit(); f.GetTicket() != 1 {
+		t.Fatalf("sent %v", f)
+	}
+	r.step(machine.Lose{Lock: 1})
+	r.step(machine.Lose{Lock: 77})
+	r.silent()
+	if len(r.lost) != 1 {
+		t.Fatalf("lost %v", r.lost)
+	}
+	r.step(machine.Release{ID: 3, Lock: 1})
+	if rel := r.request(3).GetRelease(); rel.GetTicket() != 1 {
+		t.Fatalf("sent %v", rel)
+	}
+}

@@ -121,6 +121,8 @@ func (m *Machine) Step(now time.Duration, ev Event) {
 		m.startAcquire(e)
 	case Release:
 		m.startRelease(e)
+	case Lose:
+		m.lose(e.Lock)
 	case Read:
 		m.startRead(e)
 	case Watch:
@@ -193,8 +195,7 @@ func (m *Machine) advance(now time.Duration) {
 	}
 	switch {
 	case m.closing && m.now >= m.closeAt:
-		m.end(Closed, fmt.Errorf("%w: %w: it could not be told; the session ends there when its lease has run out",
-			ErrClosed, ErrUnavailable))
+		m.closeUntold()
 	case m.state == Connecting && m.now >= m.openEnd:
 		m.end(Closed, fmt.Errorf("%w: no master within %v: %s", ErrUnavailable, m.o.OpenTimeout, m.Attempts()))
 	default:
@@ -316,6 +317,13 @@ func (m *Machine) close() {
 	m.failQueued(ErrClosed)
 	m.failLocks(ErrClosed)
 	m.checkClose()
+}
+
+// closeUntold ends a session that is being closed, and of which the service could
+// not be told that.
+func (m *Machine) closeUntold() {
+	m.end(Closed, fmt.Errorf("%w: %w: it could not be told; the session ends there when its lease has run out",
+		ErrClosed, ErrUnavailable))
 }
 
 // checkClose sends the CloseSession when no work goes on under a lock, or when

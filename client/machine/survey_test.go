@@ -164,6 +164,30 @@ func TestSurvey(t *testing.T) {
 	}
 }
 
+// An address that is given twice is one address: it is asked once, has one vote,
+// and nothing is waited for when it has answered.
+func TestAddressGivenTwice(t *testing.T) {
+	r := newRig(t, machine.Options{Survey: true, Addresses: []string{"a:1", "b:1", "a:1", "b:1", "a:1"}})
+	if len(r.asks) != 2 {
+		t.Fatalf("asks %v", r.asks)
+	}
+	r.says("a:1", from(99, true, "a:1"))
+	r.isDown("b:1")
+	if r.dial != "a:1" {
+		t.Fatalf("dials %q when all have answered", r.dial)
+	}
+	r = newRig(t, machine.Options{Survey: true, Addresses: []string{"a:1", "a:1"}})
+	if len(r.asks) != 0 || r.dial != "a:1" {
+		t.Fatalf("asks %v, dials %q: there is one address", r.asks, r.dial)
+	}
+	r = newRig(t, machine.Options{Survey: true, Addresses: []string{"a:1", "b:1", "b:1"}})
+	r.says("a:1", from(99, true, "a:1"))
+	r.says("b:1", from(66, true, "b:1"))
+	if err := r.m.Err(); !errors.Is(err, machine.ErrWrongCell) || strings.Count(err.Error(), "b:1: ") != 1 {
+		t.Fatalf("error %v, expected a tie of two", err)
+	}
+}
+
 // A foreign replica that answers when there is a session already is warned of,
 // and is not tried when the connection breaks.
 func TestForeignReplicaAnswersLate(t *testing.T) {

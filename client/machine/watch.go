@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/seed70370324/lockd/internal/invariant"
+	"github.com/seed70370324/lockd/internal/span"
 	"github.com/seed70370324/lockd/internal/wire/pb"
 	storepb "github.com/seed70370324/lockd/store/pb"
 )
@@ -453,7 +454,7 @@ func (m *Machine) refusedWatch(wire uint64, err error, overloaded bool, wait tim
 	case w == nil:
 	case overloaded:
 		m.unregister(w, false)
-		w.notBefore = m.now + max(wait, retryMin)
+		w.notBefore = span.Add(m.now, max(wait, retryMin))
 		m.watch.idle = append(m.watch.idle, w)
 	default:
 		m.unregister(w, false)
