@@ -11,6 +11,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -240,8 +241,14 @@ func machineOptions(c config, addresses []string, noSession bool) (machine.Optio
 	if err != nil {
 		host = "" // only for people to read
 	}
+	var distinct []string // each has one vote, and answers once
+	for _, a := range addresses {
+		if !slices.Contains(distinct, a) {
+			distinct = append(distinct, a)
+		}
+	}
 	return machine.Options{
-		Addresses:    addresses,
+		Addresses:    distinct,
 		Survey:       true,
 		Cell:         c.cell,
 		CellIdentity: c.identity,

@@ -81,3 +81,17 @@ func TestForeignReplicaAmongAddresses(t *testing.T) {
 	_, err = client.Dial(ctx, []string{ours.address}, client.WithCellIdentity(identity+1), client.WithOpenTimeout(patience))
 	wantErr(t, err, client.ErrWrongCell)
 }
+
+// An address that is given twice is one: with one address there is no survey, and
+// nothing waits for an answer that came already.
+func TestAddressGivenTwice(t *testing.T) {
+	c := newCell(t)
+	c.dial() // it serves
+	n := newNetwork()
+	s := must(client.Dial(within(t), []string{c.address, c.address, c.address}, n.option(), client.WithOpenTimeout(patience)))(t)
+	defer s.Close()
+	must(s.Put(within(t), "/a", nil))(t)
+	if dials := n.dials.Load(); dials != 1 {
+		t.Errorf("%d connections to one address", dials)
+	}
+}

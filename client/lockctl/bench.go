@@ -83,7 +83,7 @@ afterwards; what else is at --path stays as it is.
 	f.IntVar(&fl.sessions, "sessions", 1000, "how many sessions the workload sessions opens")
 	f.IntVar(&fl.size, "size", 256, "bytes of a value")
 	f.DurationVar(&fl.duration, "duration", 10*time.Second, "how long each workload runs")
-	f.StringVar(&fl.path, "path", "/lockctl-bench", "below which its nodes are; made if it does not exist")
+	f.StringVar(&fl.path, "path", "/lockctl-bench", "parent of the benchmark's nodes; created if missing")
 	return c
 }
 

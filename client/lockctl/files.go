@@ -91,7 +91,7 @@ func (a *app) createCmd() *cobra.Command {
 "-" reads stdin) and prints its path.
 
 An ephemeral node lives as long as the session that created it: so lockctl
-stays in the foreground with --ephemeral until it gets INT or TERM.`,
+stays in the foreground with --ephemeral until it receives SIGINT or SIGTERM.`,
 		Args: arguments("PATH", "[CONTENT]"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			js, err := a.json()
@@ -152,9 +152,9 @@ stays in the foreground with --ephemeral until it gets INT or TERM.`,
 		},
 	}
 	f := c.Flags()
-	f.BoolVar(&ephemeral, "ephemeral", false, "the node goes with this session: stay until INT or TERM")
+	f.BoolVar(&ephemeral, "ephemeral", false, "delete the node when this session ends; keep running until SIGINT or SIGTERM")
 	f.BoolVar(&sequential, "sequential", false, "append the parent's next number (10 digits) to the path")
-	f.BoolVar(&container, "container", false, "the node goes when it has been used and is empty")
+	f.BoolVar(&container, "container", false, "delete the node automatically once it has been used and is empty")
 	f.BoolVarP(&parents, "parents", "p", false, "create missing parents as containers")
 	f.StringVarP(&file, "file", "f", "", `content from this file ("-": stdin)`)
 	conditions.addHeld(c)
@@ -164,7 +164,7 @@ stays in the foreground with --ephemeral until it gets INT or TERM.`,
 // holdSession keeps an ephemeral node alive until a signal comes (which ends
 // ctx) or the session ends.
 func holdSession(ctx context.Context, s *client.Session, path string) error {
-	fmt.Fprintf(os.Stderr, "lockctl: %s lives until this command gets INT or TERM\n", path)
+	fmt.Fprintf(os.Stderr, "lockctl: %s exists until this command receives SIGINT or SIGTERM\n", path)
 	hup := make(chan os.Signal, 1)
 	signal.Notify(hup, syscall.SIGHUP)
 	defer signal.Stop(hup)
@@ -253,7 +253,7 @@ it as --if-revision. A program that 'lockctl lock' runs writes with
 func (a *app) getCmd() *cobra.Command {
 	return &cobra.Command{
 		Use:   "get PATH",
-		Short: "Print a node's content, nothing else",
+		Short: "Print a node's content",
 		Long:  "Prints the bare content of a node, without a newline added. With -o json, content (base64) and metadata.",
 		Args:  arguments("PATH"),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -318,7 +318,7 @@ func (a *app) lsCmd() *cobra.Command {
 func (a *app) statCmd() *cobra.Command {
 	return &cobra.Command{
 		Use:   "stat PATH",
-		Short: "Show what the service knows about a node",
+		Short: "Show a node's metadata",
 		Args:  arguments("PATH"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return a.read(cmd.Context(), func(ctx context.Context, r *client.Reader, js bool) error {
@@ -362,6 +362,9 @@ that fails half way a part of it is gone. All conditions that are given must
 hold, for each part.`,
 		Args: arguments("PATH"),
 		RunE: func(cmd *cobra.Command, args []string) error {
+			if args[0] == "/" {
+				return &exitError{codeUsage, errors.New("rm /: the root cannot be deleted")}
+			}
 			var options, below []client.DeleteOption
 			if recursive {
 				options = append(options, client.Recursive())

@@ -50,18 +50,20 @@ func (a *app) lockCmd() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "lock [flags] PATH -- CMD [ARG...]",
 		Short: "Run a command while holding a lock",
-		Long: `Acquires the lock of PATH, creating what is missing of it as container nodes
-(which go away again), runs CMD while it is held, and releases it.
+		Long: `Acquires the lock of PATH, creating missing path components as container nodes,
+removed when no longer used; runs CMD while it is held, and releases it.
 
 CMD runs in a process group of its own, in the terminal's foreground if there
 is one, with LOCKD_FENCE (the number to send along with every write),
 LOCKD_HOLD (for 'lockctl put --while-held' and the like), LOCKD_SEQUENCER and
-LOCKD_LOCK (the path) in its environment. Signals are passed on to it. If the lock is being lost, the group gets TERM early enough, and KILL
+LOCKD_LOCK (the path) in its environment. Signals are passed on to it.
+
+If the lock is about to be lost, the group gets TERM early enough, and KILL
 --stop later, so that it is gone before anybody else can be granted the lock. A
 watchdog process does that if lockctl itself is killed or frozen.
 
-A frozen machine is caught only by its fence: let what CMD writes to refuse a
-fence smaller than the largest it has seen.
+Only the fence protects you from a frozen machine: make the system CMD writes to
+reject any fence lower than the highest it has seen.
 
 Exit code: that of CMD (128+N after signal N, 127 not found, 126 not
 executable); 110 lock not acquired, 111 lock lost, 112 service unavailable,
@@ -71,11 +73,11 @@ executable); 110 lock not acquired, 111 lock lost, 112 service unavailable,
 		Args: func(_ *cobra.Command, args []string) error {
 			switch {
 			case len(args) == 0 || args[0] == "":
-				return errors.New("which lock? Give a PATH")
+				return errors.New("missing PATH of the lock")
 			case len(args) > 1 && args[1] != "--" && strings.HasPrefix(args[1], "-"):
-				return fmt.Errorf("%s stands behind the PATH: flags of lock go before it, CMD behind --", args[1])
+				return fmt.Errorf("%s must come before PATH: lock's own flags go before PATH, CMD after --", args[1])
 			case len(guarded(args)) == 0 || guarded(args)[0] == "":
-				return errors.New("which command? Give it behind the PATH: lock PATH -- CMD ARGS")
+				return errors.New("missing CMD: lock PATH -- CMD [ARG...]")
 			}
 			return nil
 		},
@@ -117,9 +119,9 @@ executable); 110 lock not acquired, 111 lock lost, 112 service unavailable,
 	f.BoolVar(&fl.shared, "shared", false, "share the lock with other --shared holders")
 	f.BoolVar(&fl.try, "try", false, "do not wait")
 	f.DurationVar(&fl.wait, "wait", 0, "wait at most this long (default: until it is granted)")
-	f.DurationVar(&fl.lease, "lease", 12*time.Second, "how long the service keeps the lock for a holder it does not hear of")
-	f.DurationVar(&fl.delay, "lock-delay", 15*time.Second, "how long nobody gets the lock after its holder was lost (at most 60s)")
-	f.DurationVar(&fl.stop, "stop", 0, "time between TERM and KILL if the lock is being lost (default: as much as lease and lock-delay allow, 3s at most)")
+	f.DurationVar(&fl.lease, "lease", 12*time.Second, "how long the service keeps the lock for a holder it no longer hears from")
+	f.DurationVar(&fl.delay, "lock-delay", 15*time.Second, "how long the lock stays unavailable after its holder is lost (at most 60s)")
+	f.DurationVar(&fl.stop, "stop", 0, "time between TERM and KILL if the lock is about to be lost (default: as much as lease and lock-delay allow, 3s at most)")
 	f.BoolVarP(&fl.quiet, "quiet", "q", false, "do not say who holds the lock while waiting")
 	f.StringVar(&fl.name, "name", "", "name shown to others (default: CMD)")
 	f.IntVar(&fl.statusFD, "status-fd", 0, "write a line for each event (waiting, granted, lost, ...) to this open descriptor")
@@ -321,7 +323,11 @@ func (a *app) giveBack(s *client.Session, l *client.Lock, status *statusLines) (
 	default:
 		status.event("unreleased", "reason", err.Error())
 	}
-	return lost, errors.Join(err, s.Close())
+	cerr := s.Close()
+	if err == nil {
+		return lost, nil // a session without locks that the service cannot be told of holds up nobody
+	}
+	return lost, errors.Join(err, cerr)
 }
 
 // state tells of the session's jeopardy, and of its end.
@@ -342,12 +348,12 @@ func (s *statusLines) state() func(client.State) {
 func sayWaiting(path string, h *client.HeldError) {
 	for _, x := range h.Holders {
 		if x.Ghost {
-			fmt.Fprintf(os.Stderr, "lockctl: %s: its last holder %v was lost; its lock-delay runs\n", path, x.Client)
+			fmt.Fprintf(os.Stderr, "lockctl: %s: its last holder %v was lost; the lock-delay is still running\n", path, x.Client)
 			continue
 		}
 		fmt.Fprintf(os.Stderr, "lockctl: %s is held by %v\n", path, x)
 	}
-	fmt.Fprintf(os.Stderr, "lockctl: waiting for %s, place %d in the queue\n", path, h.Position)
+	fmt.Fprintf(os.Stderr, "lockctl: waiting for %s, position %d in the queue\n", path, h.Position)
 }
 
 // signalError says that a signal ended the wait.

@@ -125,10 +125,10 @@ func interrupted(ctx context.Context, err error) *signalError {
 }
 
 // startHint is for those who have not started a cell, or not there.
-const startHint = "does a cell run there? 'lockd local' starts one on this machine; --endpoints or LOCKCTL_ENDPOINTS says where another one is"
+const startHint = "is a cell running there? start one on this machine with 'lockd local', or point --endpoints / LOCKCTL_ENDPOINTS at yours"
 
 // majorityHint is for those whose cell runs, but not enough of it.
-const majorityHint = "a replica answers, but there is no master: 'lockctl status' shows who runs; a majority must (to found the cell, all)"
+const majorityHint = "the cell has no master: a majority of its replicas must be running (all of them the first time); 'lockctl status' shows which are"
 
 // exitCode of an error, for every command but lock.
 func exitCode(err error) int {
@@ -164,7 +164,8 @@ func (a *app) root() *cobra.Command {
 writes small files, and shows who holds what, who waits, and why.
 
 Endpoints come from --endpoints or LOCKCTL_ENDPOINTS, by default those of
-'lockd local'. Any replica will do: it names the master.`,
+'lockd local'. Any replica will do; it redirects to the
+master.`,
 		Version:       version.Version,
 		SilenceErrors: true,
 		SilenceUsage:  true,
@@ -201,7 +202,7 @@ Endpoints come from --endpoints or LOCKCTL_ENDPOINTS, by default those of
 	}
 	f := root.PersistentFlags()
 	f.StringVar(&a.endpoints, "endpoints", endpoints, "client addresses of replicas, separated by commas (LOCKCTL_ENDPOINTS)")
-	f.StringVar(&a.cell, "cell", os.Getenv("LOCKCTL_CELL"), "refuse a service of another cell than this (LOCKCTL_CELL)")
+	f.StringVar(&a.cell, "cell", os.Getenv("LOCKCTL_CELL"), "only talk to the cell of this name (LOCKCTL_CELL)")
 	f.StringVarP(&a.output, "output", "o", "table", "output: table or json")
 	f.DurationVar(&a.timeout, "timeout", 10*time.Second, "give up after this long without an answer (not while waiting for a lock or watching)")
 	_ = root.RegisterFlagCompletionFunc("output", cobra.FixedCompletions([]string{"table", "json"}, cobra.ShellCompDirectiveNoFileComp))
@@ -239,9 +240,9 @@ func arguments(names ...string) cobra.PositionalArgs {
 	return func(_ *cobra.Command, args []string) error {
 		switch {
 		case len(args) > len(names):
-			return fmt.Errorf("%q is an argument too many (quote what has blanks in it)", args[len(names)])
+			return fmt.Errorf("unexpected argument %q (quote arguments that contain spaces)", args[len(names)])
 		case len(args) < len(names) && !strings.HasPrefix(names[len(args)], "["):
-			return fmt.Errorf("%s is missing", names[len(args)])
+			return fmt.Errorf("missing argument %s", names[len(args)])
 		}
 		return nil
 	}

@@ -3,8 +3,10 @@ package main
 import (
 	"context"
 	"io"
+	"net"
 	"os"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -40,6 +42,58 @@ func TestDoneAlthoughTheSessionCannotBeClosed(t *testing.T) {
 	}
 	if !strings.HasPrefix(said, "lockctl: done, but the service could not be told that the session has ended: ") {
 		t.Errorf("said %q", said)
+	}
+}
+
+// cutConn lets so many writes pass; what is written later vanishes.
+type cutConn struct {
+	net.Conn
+	left *atomic.Int64
+}
+
+func (c cutConn) Write(b []byte) (int, error) {
+	if c.left.Add(-1) < 0 {
+		return len(b), nil
+	}
+	return c.Conn.Write(b)
+}
+
+// The service takes the lock back, and then hears nothing more: that the session
+// cannot be closed is no release without an answer.
+func TestReleasedAlthoughTheSessionCannotBeClosed(t *testing.T) {
+	s, err := server.New(server.Config{Name: "n1", Cell: "test", DataDir: t.TempDir(), Version: "test",
+		ListenClient: "127.0.0.1:0", ListenPeer: "127.0.0.1:0", Tuning: server.Tuning{SegmentBytes: 1 << 20}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, stop := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- s.Run(ctx) }()
+	defer func() {
+		stop()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+	}()
+	var left atomic.Int64
+	left.Store(1 << 40)
+	session, err := client.Dial(ctx, []string{s.ClientAddress()}, client.WithOpenTimeout(time.Minute),
+		client.WithDialer(func(ctx context.Context, address string) (net.Conn, error) {
+			var d net.Dialer
+			nc, err := d.DialContext(ctx, "tcp", address)
+			return cutConn{nc, &left}, err
+		}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	l, err := session.Lock(ctx, "/l")
+	if err != nil {
+		t.Fatal(err)
+	}
+	left.Store(1) // the Release
+	a := &app{timeout: time.Minute}
+	if lost, err := a.giveBack(session, l, nil); lost || err != nil {
+		t.Errorf("lost %v, error %v", lost, err)
 	}
 }
 

@@ -137,17 +137,17 @@ func printWhy(l client.LockInfo, exists bool) error {
 	case exists:
 		t.row(l.Path + " is free")
 	default:
-		t.row(l.Path + " does not exist: its lock is free (lockctl lock would create it)")
+		t.row(l.Path + " does not exist, so its lock is free ('lockctl lock " + l.Path + "' would create it)")
 	}
 	for _, h := range l.Holders {
 		if h.Ghost {
-			t.row(l.Path + " is held by nobody: its last holder went away without releasing it")
+			t.row(l.Path + " is not held: its last holder disappeared without releasing it")
 			t.row("  last holder", h.Client.String())
 			t.row("  session", h.Session)
 			t.row("  mode, fence", fmt.Sprintf("%v, %d", h.Mode, h.Fence))
 			t.row("  granted", stamp(h.Since))
 			t.row("  lock-delay", span(h.LockDelay))
-			t.row("  grantable in", span(h.GhostLeft))
+			t.row("  available in", span(h.GhostLeft))
 			continue
 		}
 		t.row(l.Path + " is held")
@@ -163,10 +163,10 @@ func printWhy(l client.LockInfo, exists bool) error {
 		return err
 	}
 	if len(l.Waiters) == 0 {
-		_, err := fmt.Println("nobody waits")
+		_, err := fmt.Println("no waiters")
 		return err
 	}
-	w := newTable("PLACE", "MODE", "CLIENT", "HOST", "PID", "WAITING", "GIVES UP IN", "SESSION")
+	w := newTable("POSITION", "MODE", "CLIENT", "HOST", "PID", "WAITING", "GIVES UP IN", "SESSION")
 	for i, x := range l.Waiters {
 		left := "never"
 		if x.Left >= 0 {
@@ -381,7 +381,7 @@ of them is master, 6 if none is (or none answers).`,
 					return nil
 				}
 			}
-			err = errors.New("no endpoint is master")
+			err = errors.New("none of the endpoints is the master")
 			if nobodyListens(rows) {
 				err = fmt.Errorf("%w: %s", err, startHint)
 			}
@@ -435,7 +435,7 @@ func statusJSON(endpoint string, st client.ReplicaStatus) statusRow {
 }
 
 func printStatus(rows []statusRow) error {
-	t := newTable("ENDPOINT", "CELL", "REPLICA", "ROLE", "MASTER", "EPOCH", "APPLIED", "REVISION", "SESSIONS", "NODES", "UP", "PEERS BEHIND")
+	t := newTable("ENDPOINT", "CELL", "REPLICA", "ROLE", "MASTER", "EPOCH", "APPLIED", "REVISION", "SESSIONS", "NODES", "UP", "LAG (SLOTS)")
 	for _, r := range rows {
 		if r.Error != "" {
 			why, cell := "no answer", "-"
@@ -547,7 +547,7 @@ func (a *app) watchCmd() *cobra.Command {
 	var children, subtree, data, locks bool
 	c := &cobra.Command{
 		Use:   "watch PATH",
-		Short: "Show what exists, then every change, until INT",
+		Short: "Show what exists, then every change, until interrupted",
 		Long: `Shows what exists, then "ready", then every change. It ends with INT or TERM, or
 when nobody reads its output any more, as in a script that waits for a deletion:
 

@@ -261,7 +261,7 @@ func (p *treeText) node(n treeNode) error {
 func (p *treeText) end() error {
 	var b strings.Builder
 	if len(p.gone) > 0 {
-		b.WriteString("\nNot there any more:\n")
+		b.WriteString("\nDeleted nodes whose lock-delay is still running:\n")
 		for _, line := range p.gone {
 			b.WriteString(line + "\n")
 		}
@@ -317,7 +317,7 @@ func lockMark(l client.LockInfo) string {
 			parts = append(parts, fmt.Sprintf("and by %d more", len(l.Holders)-i))
 		case i > 3 && len(l.Holders) > 4:
 		case h.Ghost:
-			parts = append(parts, fmt.Sprintf("lock-delay of %s, fence %d, grantable in %s", quoteName(h.Client.String()), h.Fence, span(h.GhostLeft)))
+			parts = append(parts, fmt.Sprintf("lock-delay of %s, fence %d, available in %s", quoteName(h.Client.String()), h.Fence, span(h.GhostLeft)))
 		case h.Mode == client.ModeShared:
 			parts = append(parts, fmt.Sprintf("held (shared) by %s, fence %d", quoteName(h.Client.String()), h.Fence))
 		default:

@@ -125,9 +125,9 @@ func TestLockctl(t *testing.T) {
 		{args: "put /a/./b x", code: 2, stderr: "malformed path"},
 		{args: "rm /", code: 2, stderr: "/"},
 		// the command line
-		{args: "get", code: 2, stderr: "PATH is missing\nusage: lockctl get PATH"},
+		{args: "get", code: 2, stderr: "missing argument PATH\nusage: lockctl get PATH"},
 		{args: "get /a /b", code: 2, stderr: "usage: lockctl get PATH"},
-		{args: "put /a b c", code: 2, stderr: `"c" is an argument too many`},
+		{args: "put /a b c", code: 2, stderr: `unexpected argument "c"`},
 		{args: "frobnicate", code: 2, stderr: `unknown command "frobnicate"`},
 		{args: "session", code: 2, stderr: `unknown command "session": is it sessions?`},
 		{args: "sequencer frob", code: 2, stderr: "unknown command"},
@@ -150,8 +150,8 @@ func TestLockctl(t *testing.T) {
 		{args: "-o json status", stdout: `"role": "master"`},
 		{args: "--version", stdout: "lockctl "},
 		// locks
-		{args: "why /a", stdout: "=/a is free\nnobody waits\n"},
-		{args: "why /free", stdout: "=/free does not exist: its lock is free (lockctl lock would create it)\nnobody waits\n"},
+		{args: "why /a", stdout: "=/a is free\nno waiters\n"},
+		{args: "why /free", stdout: "=/free does not exist, so its lock is free ('lockctl lock /free' would create it)\nno waiters\n"},
 		{args: "-o json why /free", stdout: `"exists": false`},
 		{args: "-o json why /a", stdout: `"exists": true`},
 		{args: "locks /free", stdout: "LOCK", stderr: "/free does not exist"},
@@ -166,11 +166,11 @@ func TestLockctl(t *testing.T) {
 		{args: "lock /l -- sh -c LOCKD_HOLD=lockd-hold1:1:1:0:/l\x00exec\x00{lockctl}\x00--endpoints\x00{endpoints}\x00put\x00/guarded\x00no\x00--while-held", code: 4, stderr: "condition does not hold"},
 		{args: "get /guarded", stdout: "=yes"},
 		{args: "ls /l", code: 3}, // the container has gone with its last use
-		{args: "lock", code: 113, stderr: "Give a PATH"},
-		{args: "lock /l", code: 113, stderr: "which command?"},
-		{args: "lock /l --", code: 113, stderr: "which command?"},
+		{args: "lock", code: 113, stderr: "missing PATH of the lock"},
+		{args: "lock /l", code: 113, stderr: "missing CMD"},
+		{args: "lock /l --", code: 113, stderr: "missing CMD"},
 		{args: "lock --frob /l -- true", code: 113, stderr: "unknown flag"},
-		{args: "lock /l --try -- true", code: 113, stderr: "--try stands behind the PATH"},
+		{args: "lock /l --try -- true", code: 113, stderr: "--try must come before PATH"},
 		{args: "lock --timeout 0s /l -- true", code: 113, stderr: "--timeout 0s"},
 		{args: "lock --try --wait 1s /l -- true", code: 113, stderr: "not both"},
 		{args: "lock --lease 10ms /l -- true", code: 113, stderr: "--lease"},
@@ -390,7 +390,7 @@ func TestLockWrapper(t *testing.T) {
 		t.Errorf("--try of a held lock: exit %d, %s", code, errs)
 	}
 	if code, _, errs := c.ctl("", "lock", "--wait", "100ms", "/job", "--", "true"); code != 110 ||
-		!strings.Contains(errs, "place 1 in the queue") || !strings.Contains(errs, "not granted within") {
+		!strings.Contains(errs, "position 1 in the queue") || !strings.Contains(errs, "not granted within") {
 		t.Errorf("--wait on a held lock: exit %d, %s", code, errs)
 	}
 	l := c.why("/job")
