@@ -3,10 +3,14 @@ package main
 import (
 	"context"
 	"errors"
+	"fmt"
 	"os"
+	"strings"
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/seed70370324/lockd/client"
 )
 
 // A signal that comes at the moment of the grant either ends the wait or is
@@ -44,5 +48,33 @@ func TestLongestStopOutlastsARenewal(t *testing.T) {
 				t.Errorf("lease %v, lock-delay %v, --stop %v: the lock is lost %v behind a renewal", lease, delay, fl.stopMax(), left)
 			}
 		}
+	}
+}
+
+// A signal is the whole story only of a command that has done nothing.
+func TestInterrupted(t *testing.T) {
+	ctx, cancel := context.WithCancelCause(context.Background())
+	if interrupted(ctx, context.Canceled) != nil {
+		t.Error("no signal came")
+	}
+	cancel(&signalError{syscall.SIGINT})
+	cancelled := &client.Error{Op: "txn", Err: context.Canceled}
+	for _, x := range []struct {
+		err  error
+		want bool
+	}{
+		{cancelled, true},
+		{&client.Error{Op: "connect", Err: fmt.Errorf("%w: %w", client.ErrUnavailable, context.Canceled)}, true},
+		{fmt.Errorf("%w: %w", context.Canceled, client.ErrUnknownOutcome), false},
+		{client.ErrNotFound, false},
+		{partly(cancelled, 0), true},
+		{partly(cancelled, 1), false},
+	} {
+		if got := interrupted(ctx, x.err); (got != nil) != x.want {
+			t.Errorf("%v: %v", x.err, got)
+		}
+	}
+	if err := partly(cancelled, 1); !strings.Contains(err.Error(), "a part of it is gone already") || !errors.Is(err, context.Canceled) {
+		t.Error(err)
 	}
 }

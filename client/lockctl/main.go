@@ -118,10 +118,12 @@ func run(args []string) int {
 // nothing was done.
 func interrupted(ctx context.Context, err error) *signalError {
 	var sig *signalError
-	if errors.As(context.Cause(ctx), &sig) && errors.Is(err, context.Canceled) && !errors.Is(err, client.ErrUnknownOutcome) {
-		return sig
+	var partly *partlyError
+	if !errors.As(context.Cause(ctx), &sig) || !errors.Is(err, context.Canceled) ||
+		errors.Is(err, client.ErrUnknownOutcome) || errors.As(err, &partly) {
+		return nil
 	}
-	return nil
+	return sig
 }
 
 // startHint is for those who have not started a cell, or not there.

@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"errors"
-	"fmt"
 	"slices"
 	"strings"
 	"time"
@@ -49,10 +48,26 @@ func (a *app) removeTree(ctx context.Context, s *client.Session, path string, be
 	if errors.Is(err, client.ErrNotFound) {
 		return nil // a container goes with the last node below it
 	}
-	if err != nil && r.deleted > 0 {
-		return fmt.Errorf("%w; it was too large to be deleted all or nothing: a part of it is gone already, rm -r again deletes the rest", err)
+	return partly(err, r.deleted)
+}
+
+// partlyError is the error of a command that has done a part of its work.
+type partlyError struct{ err error }
+
+// Error is error's.
+func (e *partlyError) Error() string {
+	return e.err.Error() + "; it was too large to be deleted all or nothing: a part of it is gone already, rm -r again deletes the rest"
+}
+
+// Unwrap returns the error that stopped it.
+func (e *partlyError) Unwrap() error { return e.err }
+
+// partly returns the error of a deletion in parts of which so many are done.
+func partly(err error, deleted int) error {
+	if err == nil || deleted == 0 {
+		return err
 	}
-	return err
+	return &partlyError{err}
 }
 
 // clear deletes all below path.
