@@ -105,14 +105,27 @@ func run(args []string) int {
 	if errors.As(err, &wrong) {
 		fmt.Fprintf(os.Stderr, "usage: %s\nSee '%s --help'.\n", cmd.UseLine(), cmd.CommandPath())
 	}
-	switch text := err.Error(); {
-	case strings.Contains(text, "is not master and knows none"):
-		fmt.Fprintf(os.Stderr, "lockctl: %s\n", majorityHint)
-	case strings.Contains(text, syscall.ECONNREFUSED.Error()):
-		fmt.Fprintf(os.Stderr, "lockctl: %s\n", startHint)
+	if h := hint(err.Error()); h != "" {
+		fmt.Fprintf(os.Stderr, "lockctl: %s\n", h)
 	}
 	return code
 }
+
+// hint returns what to do about an error, "" if the error says that itself.
+func hint(text string) string {
+	switch {
+	case strings.Contains(text, "name different cells"):
+		return cellHint
+	case strings.Contains(text, "is not master and knows none"):
+		return majorityHint
+	case strings.Contains(text, syscall.ECONNREFUSED.Error()):
+		return startHint
+	}
+	return ""
+}
+
+// cellHint is for those whose endpoints belong to several cells.
+const cellHint = "give the endpoints of one cell only, or its name with --cell or LOCKCTL_CELL"
 
 // interrupted returns the signal that ended ctx if it is the reason of err, and
 // nothing was done.

@@ -45,6 +45,44 @@ func TestDoneAlthoughTheSessionCannotBeClosed(t *testing.T) {
 	}
 }
 
+// Endpoints of two cells: lockctl says what to do in its own words.
+func TestEndpointsOfTwoCells(t *testing.T) {
+	var endpoints []string
+	ctx, stop := context.WithCancel(t.Context())
+	defer stop()
+	for _, cell := range []string{"one", "two"} {
+		s, err := server.New(server.Config{Name: "n1", Cell: cell, DataDir: t.TempDir(), Version: "test",
+			ListenClient: "127.0.0.1:0", ListenPeer: "127.0.0.1:0", Tuning: server.Tuning{SegmentBytes: 1 << 20}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		ended := make(chan error, 1)
+		go func() { ended <- s.Run(ctx) }()
+		defer func() {
+			stop()
+			if err := <-ended; err != nil {
+				t.Error(err)
+			}
+		}()
+		r, err := client.Connect(ctx, []string{s.ClientAddress()}, client.WithOpenTimeout(time.Minute)) // it is founded
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := r.Close(); err != nil {
+			t.Fatal(err)
+		}
+		endpoints = append(endpoints, s.ClientAddress())
+	}
+	code := 0
+	said := stderrOf(t, func() { code = run([]string{"--endpoints", strings.Join(endpoints, ","), "ls"}) })
+	if code != codeUnavailable || !strings.Contains(said, endpoints[0]) || !strings.Contains(said, endpoints[1]) || !strings.Contains(said, "--cell") {
+		t.Errorf("exit code %d, %s", code, said)
+	}
+	if code = run([]string{"--endpoints", strings.Join(endpoints, ","), "--cell", "two", "get", "/none"}); code != codeNotFound {
+		t.Errorf("with --cell: exit code %d", code)
+	}
+}
+
 // cutConn lets so many writes pass; what is written later vanishes.
 type cutConn struct {
 	net.Conn
