@@ -152,7 +152,7 @@ func TestNothingBelowAnInstalledSnapshotIsBelieved(t *testing.T) {
 		i := drawInstallation(t)
 		donor, err := replog.Open(options(faultfs.New()))
 		if err == nil {
-			err = donor.Storage.SaveSnapshot(&pb.SnapshotMeta{Slot: uint64(i.base)}, state{i.base, 10})
+			err = donor.Storage.SaveSnapshot(meta(i.base), state{i.base, 10})
 		}
 		if err == nil {
 			i.donor, err = donor.Storage.ReadSnapshot(0, 0, 1<<20)
@@ -198,7 +198,7 @@ func TestNothingBelowAnInstalledSnapshotIsBelieved(t *testing.T) {
 // the cell's, whatever is chosen behind it.
 func TestConfigurationBelowAnInstalledSnapshot(t *testing.T) {
 	config := func(identity uint64) *paxos.Configuration {
-		return &paxos.Configuration{Cell: "demo", CellIdentity: identity}
+		return &paxos.Configuration{Cell: "demo", CellIdentity: identity, Members: []paxos.Member{{ID: 1, Name: "n1", Incarnation: 4711, Voter: true}}}
 	}
 	donor := open(t, faultfs.New())
 	must(t, donor.Storage.SaveSnapshot(&pb.SnapshotMeta{Slot: 6, Config: replog.EncodeConfiguration(config(5))}, state{6, 10}))
@@ -227,7 +227,7 @@ func TestConfigurationBelowAnInstalledSnapshot(t *testing.T) {
 // has, the next start does.
 func TestOlderSnapshotsGoWithAnInstallation(t *testing.T) {
 	donor := open(t, faultfs.New())
-	must(t, donor.Storage.SaveSnapshot(&pb.SnapshotMeta{Slot: 9}, state{9, 10}))
+	must(t, donor.Storage.SaveSnapshot(meta(9), state{9, 10}))
 	chunk, err := donor.Storage.ReadSnapshot(0, 0, 1<<20)
 	must(t, err)
 	for k := 0; ; k++ {

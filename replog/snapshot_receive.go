@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"slices"
 
 	"github.com/seed70370324/lockd/paxos"
 	"github.com/seed70370324/lockd/replog/pb"
@@ -111,6 +112,11 @@ func (s *snapshots) complete() (*pb.SnapshotMeta, any, error) {
 	if own := s.cellIdentity(); own != 0 && (c == nil || c.CellIdentity != own) {
 		return nil, nil, fmt.Errorf("it is of another founding of the cell, this is a replica of %016x", own)
 	}
+	// Node.checkMeta says the same. It is said here, too, since a file that has its
+	// name takes the log's place at the next start, whoever has refused it before.
+	if c == nil || !slices.ContainsFunc(c.Members, s.isThisReplica) {
+		return nil, nil, fmt.Errorf("replica %s with this disk (incarnation %016x) is not in it", s.id.Replica, s.id.Incarnation)
+	}
 	state, err := decodeSnapshot(p.file, incomingName, raw, s.decode)
 	if err != nil {
 		return nil, nil, err
@@ -125,6 +131,10 @@ func (s *snapshots) complete() (*pb.SnapshotMeta, any, error) {
 	}
 	s.part = nil
 	return meta, state, p.file.Close()
+}
+
+func (s *snapshots) isThisReplica(m paxos.Member) bool {
+	return m.Name == s.id.Replica && m.Incarnation == s.id.Incarnation
 }
 
 // dropPart forgets the snapshot that is being received; receiving is held.

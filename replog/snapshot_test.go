@@ -15,7 +15,7 @@ import (
 
 func meta(slot paxos.Slot) *pb.SnapshotMeta {
 	return &pb.SnapshotMeta{Slot: uint64(slot), Config: replog.EncodeConfiguration(&paxos.Configuration{
-		Members: []paxos.Member{{ID: 1, Name: "n1", Voter: true}}, Cell: "demo", CellIdentity: 5,
+		Members: []paxos.Member{{ID: 1, Name: "n1", Incarnation: 4711, Voter: true}}, Cell: "demo", CellIdentity: 5,
 	})}
 }
 
@@ -288,6 +288,29 @@ func TestReceivedSnapshotIsOfThisCell(t *testing.T) {
 		if refused := own == 6; refused != (err != nil) || refused != (len(names) == 0) {
 			t.Errorf("identity %d, the snapshot is of 5: %v, files %q", own, err, names)
 		}
+	}
+}
+
+// A snapshot that is refused must leave no file: it would take the log's place at
+// the next start.
+func TestReceivedSnapshotHasThisReplica(t *testing.T) {
+	fsys := twoSnapshots(t)
+	pieces := transfer(t, open(t, fsys).Storage, 100_000)
+	for what, change := range map[string]func(o *replog.StorageOptions){
+		"another replica": func(o *replog.StorageOptions) { o.Replica = "n2" },
+		"another disk":    func(o *replog.StorageOptions) { o.NewIncarnation = func() uint64 { return 4712 } },
+	} {
+		opt := options(faultfs.New())
+		change(&opt)
+		o, err := replog.Open(opt)
+		must(t, err)
+		for _, p := range pieces {
+			_, _, err = o.Storage.ReceiveSnapshot(p)
+		}
+		if names, _ := opt.FS.List("snap"); err == nil || len(names) != 0 {
+			t.Errorf("%s: %v, files %q", what, err, names)
+		}
+		must(t, o.Storage.Close())
 	}
 }
 

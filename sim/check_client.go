@@ -186,8 +186,10 @@ func (w *World) knownIdentity() uint64 {
 // leastFrame is the smallest frame that all replicas take.
 func (w *World) leastFrame() int {
 	least := 2 << 20
-	if n := w.plan.load.kinds.smallFrame; n > 0 {
-		least = n
+	for _, n := range []int{w.plan.load.kinds.smallFrame, w.plan.limits.frame} {
+		if n > 0 {
+			least = min(least, n)
+		}
 	}
 	return least
 }

@@ -292,10 +292,13 @@ func (w *World) machineName(i int) string {
 	if i < len(w.replicas) {
 		return w.replicas[i].name
 	}
-	if i -= len(w.replicas); i >= len(w.clients) {
-		return w.raws[i-len(w.clients)].c.name
+	if i -= len(w.replicas); i < len(w.clients) {
+		return w.clients[i].name
 	}
-	return w.clients[i].name
+	if i -= len(w.clients); i < len(w.strangers) {
+		return w.strangers[i].p.name
+	}
+	return w.raws[i-len(w.strangers)].c.name
 }
 
 func (w *World) tellCuts(cuts [][2]int) string {

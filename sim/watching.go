@@ -132,8 +132,9 @@ func (a *watch) take(m *wirepb.WatchUpdate, item *wirepb.WatchItem) {
 		return
 	}
 	s := item.GetStat()
-	// The first pages of a state carry the revision that the client has completely.
-	if s.GetModifyRevision() > m.GetRevision() && (!m.GetState() || m.GetEnd()) {
+	// The revision of an update is the one that the client then has completely: of a
+	// state only with its last page, of changes not where the page ends amid a command.
+	if most := max(m.GetRevision(), item.GetRevision()); s.GetModifyRevision() > most && (!m.GetState() || m.GetEnd()) {
 		w.fail("watches", "%s: watch %d of %s at revision %d shows a change of revision %d",
 			a.c.name, a.id, path, m.GetRevision(), s.GetModifyRevision())
 		return
