@@ -227,6 +227,9 @@ func (h *history) takeRequest(m *storepb.Command, result *storepb.Result, effect
 		}
 		return false
 	}
+	if l := result.GetLimit(); result.GetCode() == storepb.Code_LIMIT && (l == store.LimitWindow || l == store.LimitResultBytes) {
+		return false // not executed: its number is still to be used
+	}
 	if first == nil {
 		if token := tokenOfCommand(m); result.GetCode() == storepb.Code_OK && m.GetPut().GetPath() != counterPath {
 			h.written[token] = true

@@ -197,6 +197,9 @@ func (r *raw) replied(m *wirepb.Reply) {
 	result := m.GetResult()
 	id, number := m.GetSession(), result.GetNumber()
 	x := w(r).pool.session(id)
+	if x == nil && w(r).history.ofRaw(id) {
+		return // its nonce has opened another since
+	}
 	if x == nil {
 		r.wrong("an answer of session %s, which is none of a raw client's", short(id))
 		return
