@@ -282,7 +282,7 @@ func (r *raw) checkRead(a *asked, m *wirepb.ReadReply) {
 		}
 	}
 	if h := w(r).history; h.model != nil {
-		if err := h.model.JudgeRead(a.read, m); err != nil {
+		if err := h.model.JudgeRead(a.read, m, min(64<<10, w(r).leastFrame())); err != nil {
 			r.wrong("read %d: %v", m.GetId(), err)
 		}
 	}

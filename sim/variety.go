@@ -59,11 +59,12 @@ func (c *client) vary() {
 	default:
 		k = &call{kind: pick(s, []opKind{opLock, opShared, opTry}), varied: true}
 		if s.chance(400_000) { // longer than a close waits for it
-			k.stop = min(int64(c.m.Lease())*6/10+slices.Min(w.plan.load.lockDelays)*millisecond*9/10, 3*second)
+			k.stop = min(int64(c.m.Lease())*5/10+slices.Min(w.plan.load.lockDelays)*millisecond*9/10, 3*second)
 		}
 		c.acquire(k)
 		return
 	}
+	k.bytes = m.SizeVT()
 	c.start(k)
 	c.step(machine.Call{ID: k.id, Command: m})
 }
