@@ -42,7 +42,7 @@ func (w *World) underWay() string {
 	watches := 0
 	for _, c := range w.clients {
 		for _, a := range c.watches {
-			if c.m != nil && !a.ended {
+			if c.m != nil && !a.ended && !c.lostItsWay() {
 				watches++
 			}
 		}
@@ -66,7 +66,7 @@ func (w *World) underWay() string {
 		}
 	}
 	for _, c := range w.clients {
-		if c.m == nil {
+		if c.m == nil || c.lostItsWay() {
 			continue
 		}
 		if f := c.m.InFlight(); f != (machine.InFlight{}) {
@@ -75,6 +75,10 @@ func (w *World) underWay() string {
 	}
 	return ""
 }
+
+// lostItsWay reports whether a client was given addresses of strangers alone, and has
+// nothing that leads it back to the cell.
+func (c *client) lostItsWay() bool { return !c.hasReplicas && c.state != machine.Live }
 
 // checkAccounts holds the counts of all machines against what they count.
 func (w *World) checkAccounts() {
