@@ -55,6 +55,7 @@ type asked struct {
 	session uint64             // of an attach or request
 	request uint64             // its number
 	nonce   string             // of an open
+	right   bool               // an attach with the session's own nonce
 	read    *wirepb.Read       // what is to be read
 	errors  []wirepb.ErrorCode // how it may be refused, besides what may befall any message
 	must    bool               // it must be refused so
@@ -84,6 +85,7 @@ type rawSession struct {
 	open    map[uint64]*storepb.Command // requests without an answer
 	sent    map[uint64]int              // how often each number was
 	tickets []rawTicket
+	long    bool // its client's name is as long as may be
 }
 
 type rawTicket struct {

@@ -174,8 +174,15 @@ func (r *raw) take(x *rawSession) {
 	x.at = r
 }
 
+// attaches reports whether another attach of a session has no answer: then it is not
+// known which was answered.
+func (r *raw) attaches(id uint64) bool {
+	return slices.ContainsFunc(r.asked, func(a *asked) bool { return a.is("attach", 0, id, 0) })
+}
+
 func (r *raw) attached(m *wirepb.AttachReply) {
-	if r.answered("attach", 0, m.GetSession(), 0) == nil {
+	a := r.answered("attach", 0, m.GetSession(), 0)
+	if a == nil {
 		return
 	}
 	x := w(r).pool.session(m.GetSession())
@@ -184,6 +191,8 @@ func (r *raw) attached(m *wirepb.AttachReply) {
 		if m.GetCode() != storepb.Code_UNKNOWN_SESSION && !w(r).history.ofRaw(m.GetSession()) {
 			r.wrong("an attach to session %s, which is none of a raw client's, is answered %v", short(m.GetSession()), m.GetCode())
 		}
+	case m.GetCode() == storepb.Code_UNKNOWN_SESSION && a.right && !r.attaches(x.id):
+		x.over = true
 	case m.GetCode() == storepb.Code_OK && x.at == r:
 		x.next = max(m.GetLastNumber()+1, 1)
 		for n := range x.open {

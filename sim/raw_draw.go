@@ -145,10 +145,13 @@ func (r *raw) openSession() {
 		return
 	default:
 		o.Nonce = s.bytes(int(s.between(store.NonceMin, store.NonceMax)))
-		if s.chance(200_000) {
+		x := r.newSession(o.Nonce)
+		switch s.below(6) {
+		case 0:
 			o.Client = nil
+		case 1:
+			o.Client.Name, o.Client.Host, x.long = strings.Repeat("n", store.TextMax), strings.Repeat("h", store.TextMax), true
 		}
-		r.newSession(o.Nonce)
 	}
 	for _, x := range p.sessions {
 		if len(x.nonce) > 0 && string(x.nonce) == string(o.Nonce) {
@@ -164,10 +167,11 @@ func (r *raw) openSession() {
 }
 
 // newSession makes a session of the pool, to be opened.
-func (r *raw) newSession(nonce []byte) {
+func (r *raw) newSession(nonce []byte) *rawSession {
 	x := &rawSession{nonce: nonce, owner: &client{w: w(r), index: r.c.index, name: r.c.name, raw: r}}
 	w(r).pool.sessions = append(w(r).pool.sessions, x)
 	w(r).byNonce[string(nonce)] = owner{x.owner, 0}
+	return x
 }
 
 // anySession returns one of the pool that was opened, nil if there is none.
@@ -201,6 +205,7 @@ func (r *raw) attach() {
 		at.AckedEvent = x.news + 100
 		fallthrough
 	default:
+		a.right = true
 		r.take(x)
 	}
 	r.send(&wirepb.ClientMessage{Body: &wirepb.ClientMessage_Attach{Attach: at}}, a)
@@ -722,9 +727,14 @@ func (r *raw) large() {
 		}
 	case 6: // a lock whose holders do not fit the smallest frame
 		o := &wirepb.OpenSession{Id: r.id(), Nonce: s.bytes(16), LeaseMs: 2000, Client: &storepb.ClientInfo{Name: strings.Repeat("n", 255), Host: strings.Repeat("h", 255)}}
-		r.newSession(o.Nonce)
+		r.newSession(o.Nonce).long = true
 		r.send(&wirepb.ClientMessage{Body: &wirepb.ClientMessage_Open{Open: o}}, &asked{kind: "open", id: o.Id, nonce: string(o.Nonce)})
-		for range 130 {
+		for _, y := range w(r).pool.sessions {
+			if y.at == r && y.long && !y.over {
+				x = y
+			}
+		}
+		for range 160 {
 			r.hoard(x, &storepb.Command{Op: &storepb.Command_Acquire{Acquire: &storepb.Acquire{Path: "/x/crowd", Mode: storepb.LockMode_SHARED, Create: true}}})
 		}
 		for range 3 {
