@@ -60,7 +60,7 @@ func (w *window) acked(now time.Duration, m mark, bytes int) {
 	case queued > queueTarget && m.at >= w.cutAt:
 		// What was under way took so long to arrive: that is the rate. Whatever was
 		// sent before tells nothing of the smaller window.
-		size := int(float64(m.flight) * float64(w.base+queueTarget) / float64(took))
+		size := int(int64(m.flight) * (w.base + queueTarget).Microseconds() / max(took.Microseconds(), 1))
 		w.size = max(min(size, w.size), w.size/2, minWindow)
 		w.cutAt = now
 	}
