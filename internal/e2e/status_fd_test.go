@@ -197,7 +197,7 @@ func TestLockEdges(t *testing.T) {
 		{flags: "--lease 3s --lock-delay 0 --stop 9223372036s", code: 113, text: "must be less than"},
 		{flags: "--lease 1s --lock-delay 0"},
 		{flags: "--lease 10m --lock-delay 60s --stop 60s"},
-		{flags: "--lease 1s --lock-delay 0 --stop -1s", code: 113, text: "must not be negative"},
+		{flags: "--lease 1s --lock-delay 0 --stop -1s", code: 113, text: "must be positive"},
 		{flags: "--lock-delay -1s", code: 113, text: "between 0 and 60s"},
 	} {
 		args := slices.Concat([]string{"lock"}, strings.Fields(row.flags), []string{"/edge", "--", "true"})

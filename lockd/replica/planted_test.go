@@ -46,6 +46,9 @@ func TestPlantedBugsAreFound(t *testing.T) {
 		t.Run(string(p.bug), func(t *testing.T) {
 			run := func(bug invariant.Bug) ([]byte, error) {
 				cmd := exec.Command(binary, "-test.run", "^("+p.test+")$", "-rapid.nofailfile", "-rapid.shrinktime=1s")
+				if bug != "" { // some need more than the usual 100 tries
+					cmd.Args = append(cmd.Args, "-rapid.checks=800")
+				}
 				cmd.Env = append(os.Environ(), plantVariable+"="+string(bug))
 				return cmd.CombinedOutput()
 			}
