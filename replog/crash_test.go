@@ -336,7 +336,8 @@ func (w *worker) install() error {
 	if err != nil {
 		return err
 	}
-	config := replog.EncodeConfiguration(&paxos.Configuration{Cell: "demo", CellIdentity: 99})
+	config := replog.EncodeConfiguration(&paxos.Configuration{Cell: "demo", CellIdentity: 99,
+		Members: []paxos.Member{{ID: 1, Name: "n1", Incarnation: 4711, Voter: true}}})
 	if err := donor.Storage.SaveSnapshot(&pb.SnapshotMeta{Slot: uint64(slot), Config: config}, state{slot, 2500}); err != nil {
 		return err
 	}

@@ -210,7 +210,7 @@ func TestUnreadableWhileRunning(t *testing.T) {
 	}
 	// What an installation has to carry over must be read; else the replica stops.
 	donor := open(t, faultfs.New())
-	must(t, donor.Storage.SaveSnapshot(&pb.SnapshotMeta{Slot: filled}, state{filled, 10}))
+	must(t, donor.Storage.SaveSnapshot(meta(filled), state{filled, 10}))
 	c, err := donor.Storage.ReadSnapshot(0, 0, 1<<20)
 	must(t, err)
 	meta, _, err := o.Storage.ReceiveSnapshot(c)

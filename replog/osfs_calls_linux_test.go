@@ -296,7 +296,8 @@ func (c *recorded) install(direct bool, two string) {
 	t, r := c.t, c.r
 	f := &bytesFile{}
 	size, err := writeSnapshot(f, &pb.SnapshotMeta{Format: formatVersion, Slot: 9, Cell: "demo",
-		Config: EncodeConfiguration(&paxos.Configuration{Cell: "demo", CellIdentity: 9})}, tinyState{})
+		Config: EncodeConfiguration(&paxos.Configuration{Cell: "demo", CellIdentity: 9,
+			Members: []paxos.Member{{ID: 1, Name: "n1", Incarnation: 7, Voter: true}}})}, tinyState{})
 	if err != nil {
 		t.Fatal(err)
 	}
