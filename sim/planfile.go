@@ -119,7 +119,7 @@ func (f *planField) set(text string) error {
 	switch {
 	case f.count != nil:
 		*f.count, err = strconv.Atoi(text)
-		if err == nil && (*f.count < 0 || *f.count > 1_000_000) {
+		if err == nil && (*f.count < 0 || *f.count > 2<<20) {
 			err = fmt.Errorf("%d is too much", *f.count)
 		}
 	case f.n != nil:

@@ -122,8 +122,8 @@ func (r *raw) refused(e *wirepb.Error) {
 		i = slices.IndexFunc(r.asked, func(a *asked) bool { return mine(a) && a.allows(e) })
 	}
 	if x := w(r).pool.session(e.GetSession()); i < 0 && x != nil && e.GetNumber() != 0 && e.GetNumber() <= x.most &&
-		slices.Contains(befalls, e.GetCode()) {
-		return // asked on the connection that the session was attached to before
+		(slices.Contains(befalls, e.GetCode()) || e.GetCode() == wirepb.ErrorCode_UNKNOWN_SESSION) {
+		return // asked on the connection that the session was attached to before, or twice
 	}
 	if i < 0 {
 		r.wrong("what it has not asked, or not so, is refused with %v (%s): id %d, session %s, request %d",

@@ -92,9 +92,9 @@ func New() *Model {
 	}
 }
 
-// root was there first: its creation is revision 1.
+// root is there first; the founding says of which revision.
 func root() *node {
-	return &node{used: true, stat: &pb.Stat{Instance: 1, ContentGeneration: 1, CreateRevision: 1, ModifyRevision: 1,
+	return &node{used: true, stat: &pb.Stat{ContentGeneration: 1,
 		Checksum: store.Checksum(nil), Kind: pb.NodeKind_PERMANENT}}
 }
 
@@ -105,7 +105,11 @@ const (
 )
 
 // Found is the founding entry: revisions begin at the floor.
-func (m *Model) Found(floor uint64) { m.revision = max(m.revision+1, floor) }
+func (m *Model) Found(floor uint64) {
+	m.revision = max(m.revision+1, floor)
+	root := m.nodes["/"].stat
+	root.Instance, root.CreateRevision, root.ModifyRevision = m.revision, m.revision, m.revision
+}
 
 // Lead is a leader's first entry. It reports whether the text says what the
 // revision is.
