@@ -125,6 +125,9 @@ func (r *raw) refused(e *wirepb.Error) {
 		(slices.Contains(befalls, e.GetCode()) || e.GetCode() == wirepb.ErrorCode_UNKNOWN_SESSION) {
 		return // asked on the connection that the session was attached to before, or twice
 	}
+	if i < 0 && e.GetSession() != 0 && e.GetNumber() == 0 && e.GetId() == 0 && e.GetCode() == wirepb.ErrorCode_INVALID_ARGUMENT {
+		return // a request without a number, sent twice
+	}
 	if i < 0 {
 		r.wrong("what it has not asked, or not so, is refused with %v (%s): id %d, session %s, request %d",
 			e.GetCode(), e.GetText(), e.GetId(), short(e.GetSession()), e.GetNumber())
