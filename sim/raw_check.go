@@ -121,12 +121,13 @@ func (r *raw) refused(e *wirepb.Error) {
 	if i < 0 {
 		i = slices.IndexFunc(r.asked, func(a *asked) bool { return mine(a) && a.allows(e) })
 	}
-	if x := w(r).pool.session(e.GetSession()); i < 0 && x != nil && e.GetNumber() != 0 && e.GetNumber() <= x.most &&
-		(slices.Contains(befalls, e.GetCode()) || e.GetCode() == wirepb.ErrorCode_UNKNOWN_SESSION) {
-		return // asked on the connection that the session was attached to before, or twice
+	if i < 0 && e.GetNumber() == 0 && e.GetId() == 0 && e.GetCode() == wirepb.ErrorCode_INVALID_ARGUMENT {
+		// A request without a number looks as an attach does: the refusal of the one was
+		// taken for that of the other.
+		i = slices.IndexFunc(r.asked, func(a *asked) bool { return a.kind == "attach" && mine(a) })
 	}
-	if i < 0 && e.GetSession() != 0 && e.GetNumber() == 0 && e.GetId() == 0 && e.GetCode() == wirepb.ErrorCode_INVALID_ARGUMENT {
-		return // a request without a number, sent twice
+	if i < 0 && r.askedElsewhere(e) {
+		return
 	}
 	if i < 0 {
 		r.wrong("what it has not asked, or not so, is refused with %v (%s): id %d, session %s, request %d",
@@ -141,6 +142,16 @@ func (r *raw) refused(e *wirepb.Error) {
 		x.next = min(x.next, a.request) // not done: the number is still to be used
 		delete(x.open, a.request)
 	}
+}
+
+// askedElsewhere reports whether an error refuses a request that was sent more often
+// than this connection knows of: the session may have been attached to another one.
+func (r *raw) askedElsewhere(e *wirepb.Error) bool {
+	x := w(r).pool.session(e.GetSession())
+	if x == nil || x.sent[e.GetNumber()] == 0 || e.GetId() != 0 {
+		return false
+	}
+	return e.GetCode() == wirepb.ErrorCode_UNKNOWN_SESSION || slices.Contains(befalls, e.GetCode())
 }
 
 // allows reports whether the protocol has this refusal for what was asked.
