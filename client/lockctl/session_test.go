@@ -14,19 +14,27 @@ import (
 	"github.com/seed70370324/lockd/lockd/server"
 )
 
-// The service goes away when the command has done what it was to do: that was
-// done, whatever becomes of the session. The exit code must not say that it was
-// not executed.
-func TestDoneAlthoughTheSessionCannotBeClosed(t *testing.T) {
-	s, err := server.New(server.Config{Name: "n1", Cell: "test", DataDir: t.TempDir(), Version: "test",
+// newServer makes the only replica of a cell; the caller runs it.
+func newServer(t *testing.T, cell string) *server.Server {
+	t.Helper()
+	s, err := server.New(server.Config{Name: "n1", Cell: cell, DataDir: t.TempDir(), Version: "test",
 		ListenClient: "127.0.0.1:0", ListenPeer: "127.0.0.1:0", Tuning: server.Tuning{SegmentBytes: 1 << 20}})
 	if err != nil {
 		t.Fatal(err)
 	}
+	return s
+}
+
+// The service goes away when the command has done what it was to do: that was
+// done, whatever becomes of the session. The exit code must not say that it was
+// not executed.
+func TestDoneAlthoughTheSessionCannotBeClosed(t *testing.T) {
+	s := newServer(t, "test")
 	ctx, stop := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
 	go func() { ended <- s.Run(ctx) }()
 	a := &app{endpoints: s.ClientAddress(), timeout: time.Minute}
+	var err error
 	said := stderrOf(t, func() {
 		err = a.withSession(t.Context(), "test", func(ctx context.Context, s *client.Session) error {
 			_, err := s.Put(ctx, "/a", nil)
@@ -51,11 +59,7 @@ func TestEndpointsOfTwoCells(t *testing.T) {
 	ctx, stop := context.WithCancel(t.Context())
 	defer stop()
 	for _, cell := range []string{"one", "two"} {
-		s, err := server.New(server.Config{Name: "n1", Cell: cell, DataDir: t.TempDir(), Version: "test",
-			ListenClient: "127.0.0.1:0", ListenPeer: "127.0.0.1:0", Tuning: server.Tuning{SegmentBytes: 1 << 20}})
-		if err != nil {
-			t.Fatal(err)
-		}
+		s := newServer(t, cell)
 		ended := make(chan error, 1)
 		go func() { ended <- s.Run(ctx) }()
 		defer func() {
@@ -99,11 +103,7 @@ func (c cutConn) Write(b []byte) (int, error) {
 // The service takes the lock back, and then hears nothing more: that the session
 // cannot be closed is no release without an answer.
 func TestReleasedAlthoughTheSessionCannotBeClosed(t *testing.T) {
-	s, err := server.New(server.Config{Name: "n1", Cell: "test", DataDir: t.TempDir(), Version: "test",
-		ListenClient: "127.0.0.1:0", ListenPeer: "127.0.0.1:0", Tuning: server.Tuning{SegmentBytes: 1 << 20}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	s := newServer(t, "test")
 	ctx, stop := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
 	go func() { ended <- s.Run(ctx) }()
