@@ -32,7 +32,8 @@ type Node struct {
 	sm          StateMachine
 	now         time.Duration
 	fx          Effects
-	begun       *paxos.Effects // what Begin has left for Take
+	taken       paxos.Effects // what paxos owes in this batch
+	begun       bool          // Begin has left taken for Take
 	fatal       error
 
 	// initial is the cell as it was given; config what slot 1 holds, nil until
@@ -284,7 +285,7 @@ func (n *Node) Status() NodeStatus {
 
 // Step takes one event.
 func (n *Node) Step(now time.Duration, ev Event) {
-	invariant.Assert(n.begun == nil, "an event comes between Begin and Take")
+	invariant.Assert(!n.begun, "an event comes between Begin and Take")
 	n.now = max(n.now, now)
 	switch ev := ev.(type) {
 	case Tick:
@@ -348,9 +349,9 @@ func (n *Node) Begin(now time.Duration) Effects {
 		// Nothing may leave, or the order of what is done to the disk matters.
 		return Effects{}
 	}
-	e := n.px.Take(n.now)
-	n.owe(&e)
-	n.begun = &e
+	n.taken = n.px.Take(n.now)
+	n.owe(&n.taken)
+	n.begun = true
 	fx := Effects{Append: n.fx.Append, Send: n.fx.Send, After: n.fx.After}
 	n.fx.Append, n.fx.Send, n.fx.After = nil, nil, nil
 	return fx
@@ -359,9 +360,10 @@ func (n *Node) Begin(now time.Duration) Effects {
 // Take closes the batch.
 func (n *Node) Take(now time.Duration) Effects {
 	n.now = max(n.now, now)
-	if e := n.begun; e != nil {
-		n.begun = nil
-		n.finish(e)
+	if n.begun {
+		n.begun = false
+		n.finish(&n.taken)
+		n.taken = paxos.Effects{}
 	} else {
 		n.drain()
 	}

@@ -30,13 +30,19 @@ type client struct {
 	conn    *conn  // nil when it is broken
 	dialed  *conn  // the last one, until the machine gives it up
 
-	mailbox []any // machine.Event, fromConn or func()
-	spare   []any // memory for the next mailbox
-	waking  bool
-	wakeSeq uint64
-	tickDue bool
-	pauses  int
-	resumed int64 // when the last pause ended
+	mailbox  []any // machine.Event, fromConn or func()
+	spare    []any // memory for the next mailbox
+	waking   bool
+	turn     func() // a turn of this life's program, made once: a closure for each costs memory
+	thought  func() // it thinks of its next call, likewise
+	makeCall func() // it makes that call, likewise
+	own      stream // chance for the call that it makes now
+	daring   bool   // it makes that one even if its session is not known to live
+	wakeAt   int64  // true time at which the machine wants a Tick; 0: never
+	armedAt  int64  // true time at which it is looked next whether one is due; 0: none
+	tickDue  bool
+	pauses   int
+	resumed  int64 // when the last pause ended
 
 	nextCall machine.CallID
 	calls    map[machine.CallID]*call
@@ -88,6 +94,11 @@ func (c *client) begin() {
 	c.session, c.state, c.ending = 0, machine.Connecting, false
 	c.calls, c.open, c.holds, c.watches = map[machine.CallID]*call{}, nil, nil, nil
 	c.mailbox, c.waking, c.tickDue = nil, false, false
+	c.wakeAt, c.armedAt = 0, 0
+	life := c.life
+	c.turn = func() { c.takeTurn(life) }
+	c.thought = func() { c.thinks(life) }
+	c.makeCall = c.callNow
 	w.byNonce[c.nonce] = owner{c, c.life}
 	var addresses []string
 	first := w.workRandom.below(int64(len(w.replicas)))
@@ -105,7 +116,7 @@ func (c *client) begin() {
 	w.tell(c.name, "begins (session machine %d)", c.life)
 	c.post(machine.Tick{})
 	if !w.plan.scripted {
-		c.think(c.life)
+		c.think()
 	}
 }
 
@@ -167,16 +178,18 @@ func (c *client) wake() {
 		return
 	}
 	c.waking = true
-	life := c.life
-	c.w.after(c.w.netRandom.below(100*microsecond), func() {
-		if c.life != life || c.m == nil {
-			return
-		}
-		c.waking = false
-		if c.pauses == 0 {
-			c.loop()
-		}
-	})
+	c.w.after(c.w.netRandom.below(100*microsecond), c.turn)
+}
+
+// takeTurn runs the program of one life once it has been woken.
+func (c *client) takeTurn(life int) {
+	if c.life != life || c.m == nil {
+		return
+	}
+	c.waking = false
+	if c.pauses == 0 {
+		c.loop()
+	}
 }
 
 func (c *client) loop() {
@@ -263,20 +276,37 @@ func (c *client) perform(e machine.Effects) {
 
 // setWake arms the machine's timer.
 func (c *client) setWake(e *machine.Effects) {
-	c.wakeSeq++
+	c.wakeAt = 0
 	if e.Wake == 0 {
 		return
 	}
-	seq, life := c.wakeSeq, c.life
-	c.w.at(max(c.clock.when(e.Wake), c.w.now), func() {
-		if c.life != life || c.wakeSeq != seq {
+	c.wakeAt = max(c.clock.when(e.Wake), c.w.now)
+	c.arm()
+}
+
+// arm has the machine's timer looked at when it is due, or earlier: most timers
+// are put off before that, and each would be one more thing in the queue.
+func (c *client) arm() {
+	if c.armedAt != 0 && c.armedAt <= c.wakeAt {
+		return
+	}
+	c.armedAt = c.wakeAt
+	at, life := c.wakeAt, c.life
+	c.w.at(at, func() {
+		if c.life != life || c.armedAt != at {
 			return
 		}
-		if c.pauses > 0 {
-			c.tickDue = true
-			return
+		c.armedAt = 0
+		switch {
+		case c.wakeAt == 0:
+		case c.wakeAt > c.w.now:
+			c.arm()
+		case c.pauses > 0:
+			c.wakeAt, c.tickDue = 0, true
+		default:
+			c.wakeAt = 0
+			c.post(machine.Tick{})
 		}
-		c.post(machine.Tick{})
 	})
 }
 

@@ -48,8 +48,10 @@ type process struct {
 	mailbox     []replica.Event
 	spare       []replica.Event // memory for the next mailbox
 	looping     bool
-	due         bool  // the loop is to run although nothing came
-	dueAt       int64 // true time at which it is looked next whether it is; 0: none
+	turn        func() // takeTurn of this life, made once: a closure for each costs memory
+	ticker      func() // tick of this life, likewise
+	due         bool   // the loop is to run although nothing came
+	dueAt       int64  // true time at which it is looked next whether it is; 0: none
 	lastTick    time.Duration
 	frozen      []func() // ends of disk work that came during a pause
 	torn        bool     // what is on the disk may be doubtful
@@ -162,7 +164,10 @@ func (p *process) start() {
 	}
 	p.rep = rep
 	w.trace.add(w.now, "start", uint64(p.index), uint64(p.boot), uint64(opened.Paxos.Chosen))
-	p.tick(p.boot)
+	boot := p.boot
+	p.turn = func() { p.takeTurn(boot) }
+	p.ticker = func() { p.tick(boot) }
+	p.tick(boot)
 }
 
 // refuse handles data that the log will not open. It is right to refuse when a
@@ -307,7 +312,7 @@ func (p *process) tick(boot int) {
 	}
 	p.due = true
 	p.wake()
-	p.w.after(tickEvery, func() { p.tick(boot) })
+	p.w.after(tickEvery, p.ticker)
 }
 
 // post puts an event into the mailbox and wakes the loop.
@@ -330,17 +335,19 @@ func (p *process) wake() {
 		return
 	}
 	p.looping = true
-	boot := p.boot
 	late := loopLatency
 	if p.index < p.w.plan.slowReplicas && p.w.faulty {
 		late += p.w.plan.turnMost
 	}
-	p.w.after(p.w.netRandom.below(late), func() {
-		if p.boot == boot && p.up {
-			p.looping = false
-			p.loop()
-		}
-	})
+	p.w.after(p.w.netRandom.below(late), p.turn)
+}
+
+// takeTurn runs the loop of one life once it has been woken.
+func (p *process) takeTurn(boot int) {
+	if p.boot == boot && p.up {
+		p.looping = false
+		p.loop()
+	}
 }
 
 // loop is one turn: everything in the mailbox, the time if it is due, then

@@ -12,9 +12,14 @@ type stream struct{ pcg rand.PCG }
 
 func newStream(seed, label uint64) *stream {
 	s := &stream{}
+	s.seed(seed, label)
+	return s
+}
+
+// seed lets the stream begin anew, as that of this label.
+func (s *stream) seed(seed, label uint64) {
 	s.pcg.Seed(seed, label*0x9e3779b97f4a7c15+1)
 	s.pcg.Uint64()
-	return s
 }
 
 func (s *stream) uint64() uint64 { return s.pcg.Uint64() }

@@ -76,27 +76,49 @@ type call struct {
 func nanos(n int64) time.Duration { return time.Duration(n) }
 
 // think plans the application's next call.
-func (c *client) think(life int) {
+func (c *client) think() {
+	c.w.after(c.random.skewed(1, 4*c.w.plan.load.think), c.thought)
+}
+
+// thinks makes the call that think has planned, if the program can make one. A
+// program that cannot is not woken for it.
+func (c *client) thinks(life int) {
 	w := c.w
-	c.later(c.random.skewed(1, 4*w.plan.load.think), func() {
-		if c.life != life || w.winding {
-			return
-		}
-		c.ops++
-		number := c.index - len(w.replicas) + 1
-		own := newStream(w.seed, 1<<40|uint64(number)<<24|uint64(c.ops))
-		if len(c.open) < w.plan.load.outstanding && !c.ending && w.now >= c.idleUntil && !w.plan.skips(number, c.ops) &&
-			(c.state == machine.Live || c.state == machine.Jeopardy || own.chance(100_000)) {
-			w.acted++
-			shared := w.workRandom
-			w.workRandom = own
-			c.act()
-			w.workRandom = shared
-		}
-		if c.m != nil {
-			c.think(life)
-		}
-	})
+	if c.life != life || c.m == nil || w.winding {
+		return
+	}
+	c.ops++
+	c.own.seed(w.seed, 1<<40|uint64(c.number())<<24|uint64(c.ops))
+	c.daring = c.own.chance(100_000)
+	if c.pauses == 0 && !c.mayCall() {
+		c.think()
+		return
+	}
+	c.post(c.makeCall)
+}
+
+// mayCall reports whether the program can make the call that it has thought of.
+func (c *client) mayCall() bool {
+	return len(c.open) < c.w.plan.load.outstanding && !c.ending && c.w.now >= c.idleUntil &&
+		!c.w.plan.skips(c.number(), c.ops) && (c.state == machine.Live || c.state == machine.Jeopardy || c.daring)
+}
+
+// callNow makes it.
+func (c *client) callNow() {
+	w := c.w
+	if w.winding {
+		return
+	}
+	if c.mayCall() {
+		w.acted++
+		shared := w.workRandom
+		w.workRandom = &c.own
+		c.act()
+		w.workRandom = shared
+	}
+	if c.m != nil {
+		c.think()
+	}
 }
 
 // act starts a call drawn by the weights of the plan.

@@ -137,26 +137,27 @@ func (k *checker) claims() {
 	timers := 0
 	s.claims.Ascend(func(i claimItem) bool {
 		c := i.claim
-		k.that(c.session == i.session && c.ticket == i.ticket, "claim %d/%d is filed under %d/%d", c.session, c.ticket, i.session, i.ticket)
-		k.that(c.hash == c.computeHash(), "claim %d/%d: its hash is not that of its fields", c.session, c.ticket)
+		named := claimName{c}
+		k.that(c.session == i.session && c.ticket == i.ticket, "%v is filed under another session or ticket", named)
+		k.that(c.hash == c.computeHash(), "%v: its hash is not that of its fields", named)
 		k.sum += c.hash
 		k.bytes += c.size()
 		x, alive := s.session(c.session)
-		k.that(alive || c.state == ghost, "claim %d/%d on %s: it waits or holds, its session does not exist", c.session, c.ticket, c.path)
-		k.that(!alive || c.ticket <= x.last, "claim %d/%d on %s: its session has executed only %d requests", c.session, c.ticket, c.path, safeLast(x))
+		k.that(alive || c.state == ghost, "%v: it waits or holds, its session does not exist", named)
+		k.that(!alive || c.ticket <= x.last, "%v: its session has executed fewer requests", named)
 		at, ok := s.queue(c).Get(queueItem{path: c.path, revision: c.revision})
-		k.that(ok && at.claim == c, "claim %d/%d is not in the queue of %s", c.session, c.ticket, c.path)
-		k.that(c.revision <= s.revision, "claim %d/%d on %s: it is of revision %d", c.session, c.ticket, c.path, c.revision)
-		k.that(c.mode == pb.LockMode_EXCLUSIVE || c.mode == pb.LockMode_SHARED, "claim %d/%d on %s: mode %d", c.session, c.ticket, c.path, c.mode)
-		k.that(c.until >= 0 && (c.state != held || c.until == 0), "claim %d/%d on %s: state %d until %d", c.session, c.ticket, c.path, c.state, c.until)
-		k.that((c.state == waiting) == (c.fence == 0), "claim %d/%d on %s: state %d with fence %d", c.session, c.ticket, c.path, c.state, c.fence)
-		k.that(c.delayMS <= LockDelayMaxMillis && c.leaseMS <= LeaseMaxMillis, "claim %d/%d on %s: lock-delay %d ms, lease %d ms", c.session, c.ticket, c.path, c.delayMS, c.leaseMS)
+		k.that(ok && at.claim == c, "%v is not in the queue of its lock", named)
+		k.that(c.revision <= s.revision, "%v: it is of a later revision than the state", named)
+		k.that(c.mode == pb.LockMode_EXCLUSIVE || c.mode == pb.LockMode_SHARED, "%v: there is no such mode", named)
+		k.that(c.until >= 0 && (c.state != held || c.until == 0), "%v: it has an end in a state that has none, or a negative one", named)
+		k.that((c.state == waiting) == (c.fence == 0), "%v: it waits and has a fence, or does not wait and has none", named)
+		k.that(c.delayMS <= LockDelayMaxMillis && c.leaseMS <= LeaseMaxMillis, "%v: its lock-delay or lease is too long", named)
 		_, locked := s.lock(c.path)
-		k.that(locked, "claim %d/%d on %s: there is no lock record", c.session, c.ticket, c.path)
+		k.that(locked, "%v: there is no lock record", named)
 		if c.timed() {
 			timers++
 			_, ok := s.timers.Get(timerItem{c.until, c.session, c.ticket})
-			k.that(ok, "claim %d/%d on %s: it has no timer", c.session, c.ticket, c.path)
+			k.that(ok, "%v: it has no timer", named)
 		}
 		return true
 	})
@@ -164,11 +165,14 @@ func (k *checker) claims() {
 	k.that(s.claims.Len() == s.holders.Len()+s.waiters.Len(), "%d claims, %d holders, %d waiters", s.claims.Len(), s.holders.Len(), s.waiters.Len())
 }
 
-func safeLast(x *session) uint64 {
-	if x == nil {
-		return 0
-	}
-	return x.last
+// claimName tells of a claim in messages. Given to that as one pointer it costs no
+// memory while all is well.
+type claimName struct{ *claim }
+
+func (n claimName) String() string {
+	c := n.claim
+	return fmt.Sprintf("claim %d/%d on %s (revision %d, mode %d, state %d until %d, fence %d, lock-delay %d ms, lease %d ms)",
+		c.session, c.ticket, c.path, c.revision, c.mode, c.state, c.until, c.fence, c.delayMS, c.leaseMS)
 }
 
 func (k *checker) sessions() {

@@ -2,6 +2,7 @@ package model
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 
 	"google.golang.org/protobuf/proto"
@@ -71,7 +72,7 @@ func resultDiffers(want, got *pb.Result) string {
 		return differ("grant", want.GetGrant(), got.GetGrant())
 	case want.GetPosition() != got.GetPosition():
 		return differ("position", want.GetPosition(), got.GetPosition())
-	case want.GetCode() != pb.Code_LOCKED && tellBlockers(want.GetBlockers()) != tellBlockers(got.GetBlockers()):
+	case want.GetCode() != pb.Code_LOCKED && !slices.EqualFunc(want.GetBlockers(), got.GetBlockers(), sameBlocker):
 		return differ("blockers", tellBlockers(want.GetBlockers()), tellBlockers(got.GetBlockers()))
 	}
 	return multiDiffers(want, got)
@@ -94,6 +95,10 @@ func multiDiffers(want, got *pb.Result) string {
 		}
 	}
 	return ""
+}
+
+func sameBlocker(a, b *pb.Blocker) bool {
+	return a.GetSession() == b.GetSession() && a.GetTicket() == b.GetTicket() && a.GetMode() == b.GetMode() && a.GetGhost() == b.GetGhost()
 }
 
 func tellBlockers(all []*pb.Blocker) string {
