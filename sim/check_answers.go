@@ -56,8 +56,8 @@ func (h *history) answerResult(k *call) {
 			k.c.name, k.id, k.token, did.token)
 		return
 	}
-	if did.result.GetCode() != r.GetCode() || did.result.GetRevision() != r.GetRevision() || !proto.Equal(did.result.GetStat(), r.GetStat()) {
-		w.fail("answers", "%s was told %s for call %d, but the log made of it %s", k.c.name, tellResult(r), k.id, tellResult(did.result))
+	if made := did.result(); made.GetCode() != r.GetCode() || made.GetRevision() != r.GetRevision() || !proto.Equal(made.GetStat(), r.GetStat()) {
+		w.fail("answers", "%s was told %s for call %d, but the log made of it %s", k.c.name, tellResult(r), k.id, tellResult(made))
 		return
 	}
 	if r.GetRevision() < k.floor {

@@ -198,13 +198,19 @@ func (w *World) checkEnd() {
 	}
 }
 
-// check runs the own checks of a replica.
+// check runs the own checks of a replica; that of the state, which takes long,
+// once for each state.
 func (p *process) check() {
 	if !p.up || p.rep == nil {
 		return
 	}
 	p.checkShell()
-	if err := p.rep.Check(); err != nil {
+	check := p.rep.Check
+	if p.applied == p.checked {
+		check = p.rep.CheckMachines
+	}
+	p.checked = p.applied
+	if err := check(); err != nil {
 		p.w.fail("state", "the state of %s is not sound: %v", p.name, err)
 	}
 }

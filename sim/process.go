@@ -49,7 +49,6 @@ type process struct {
 	spare       []replica.Event // memory for the next mailbox
 	looping     bool
 	turn        func() // takeTurn of this life, made once: a closure for each costs memory
-	ticker      func() // tick of this life, likewise
 	due         bool   // the loop is to run although nothing came
 	dueAt       int64  // true time at which it is looked next whether it is; 0: none
 	lastTick    time.Duration
@@ -79,6 +78,7 @@ type process struct {
 	said          said
 	spoken        lane.Rank // highest ballot in which it has spoken on narrow links
 	applied       paxos.Slot
+	checked       paxos.Slot          // the state behind this slot has been checked in this life
 	alien         func(replica.Event) // takes what comes: no replica runs here
 
 	// See check_expiry.go.
@@ -136,7 +136,7 @@ func (p *process) start() {
 	if !p.emptied {
 		p.checkRemembers(opened)
 	}
-	p.applied = opened.Paxos.Applied
+	p.applied, p.checked = opened.Paxos.Applied, 0
 	if s, ok := opened.State.(*store.Store); ok {
 		w.history.checkState(p, p.applied, s)
 	}
@@ -166,8 +166,8 @@ func (p *process) start() {
 	w.trace.add(w.now, "start", uint64(p.index), uint64(p.boot), uint64(opened.Paxos.Chosen))
 	boot := p.boot
 	p.turn = func() { p.takeTurn(boot) }
-	p.ticker = func() { p.tick(boot) }
-	p.tick(boot)
+	p.due = true
+	p.wake()
 }
 
 // refuse handles data that the log will not open. It is right to refuse when a
@@ -305,16 +305,6 @@ func (p *process) room(id replica.ConnID, deep bool) int {
 	return max(0, p.w.plan.limits.room+l.pathsOfEach*(int(l.valueBytes)+1000)+roomReserve-queued)
 }
 
-// tick wakes the loop in time for the next Tick; a paused process has none.
-func (p *process) tick(boot int) {
-	if !p.up || p.boot != boot {
-		return
-	}
-	p.due = true
-	p.wake()
-	p.w.after(tickEvery, p.ticker)
-}
-
 // post puts an event into the mailbox and wakes the loop.
 func (p *process) post(ev replica.Event) {
 	if !p.up {
@@ -381,16 +371,17 @@ func (p *process) loop() {
 	p.sleep()
 }
 
-// sleep wakes the loop in time for what the replica does although nothing comes.
+// nextDue is the time at which the loop runs although nothing comes.
+func (p *process) nextDue() time.Duration { return min(p.rep.Due(p.now()), p.lastTick+nanos(tickEvery)) }
+
+// sleep wakes the loop in time for the next Tick, and for what the replica does
+// although nothing comes.
 func (p *process) sleep() {
 	if !p.up {
 		return
 	}
-	w, due := p.w, p.rep.Due(p.now())
-	if due == paxos.Never {
-		return
-	}
-	at := max(p.clock.when(due), w.now)
+	w := p.w
+	at := max(p.clock.when(p.nextDue()), w.now)
 	if p.dueAt != 0 && p.dueAt <= at {
 		return // it is looked earlier
 	}
@@ -401,7 +392,7 @@ func (p *process) sleep() {
 			return
 		}
 		p.dueAt = 0
-		if p.rep.Due(p.now()) <= p.now() {
+		if p.nextDue() <= p.now() {
 			p.due = true
 			p.wake()
 			return

@@ -255,7 +255,7 @@ func (r *raw) replied(m *wirepb.Reply) {
 	}
 	delete(x.open, number)
 	did := w(r).history.requests[request{id, number}]
-	if did == nil || did.result.GetCode() != result.GetCode() || did.result.GetRevision() != result.GetRevision() {
+	if did == nil || did.result().GetCode() != result.GetCode() || did.result().GetRevision() != result.GetRevision() {
 		if result.GetCode() == storepb.Code_LIMIT {
 			x.next = min(x.next, number) // perhaps the number is still to be used
 			return

@@ -42,8 +42,12 @@ func (s *Store) WriteSnapshot(w io.Writer) error {
 	s.sessions.Ascend(func(i sessionItem) bool {
 		return out.writeSession(s.saveSession(i))
 	})
+	// One record serves for all nodes: there may be millions.
+	node := &pb.SnapshotNode{Stat: new(pb.Stat)}
+	record := &pb.SnapshotRecord{Record: &pb.SnapshotRecord_Node{Node: node}}
 	s.nodes.Ascend(func(i nodeItem) bool {
-		return out.write(&pb.SnapshotRecord{Record: &pb.SnapshotRecord_Node{Node: s.saveNode(i)}})
+		s.saveNode(node, i)
+		return out.write(record)
 	})
 	s.locks.Ascend(func(i lockItem) bool {
 		if _, ok := s.node(i.path); ok {
@@ -134,19 +138,19 @@ func (s *Store) saveSession(i sessionItem) *pb.SnapshotSession {
 	return r
 }
 
-func (s *Store) saveNode(i nodeItem) *pb.SnapshotNode {
-	path := join(i.dir, i.name)
-	r := &pb.SnapshotNode{
-		Path: path, Stat: s.stat(path, i.node), Data: i.data, HasData: i.hasData,
-		NextSequence: i.nextSeq, Used: i.used, Implied: i.implied,
-	}
-	if l, ok := s.lock(path); ok {
+// saveNode makes r, which has a Stat, describe a node.
+func (s *Store) saveNode(r *pb.SnapshotNode, i nodeItem) {
+	r.Path = join(i.dir, i.name)
+	s.fillStat(r.Stat, r.Path, i.node)
+	r.Data, r.HasData = i.data, i.hasData
+	r.NextSequence, r.Used, r.Implied = i.nextSeq, i.used, i.implied
+	r.Lock = nil
+	if l, ok := s.lock(r.Path); ok {
 		r.Lock = s.saveLock("", l)
-		s.saveClaims(path, r.Lock)
+		s.saveClaims(r.Path, r.Lock)
 	} else if i.lockGen != 0 || i.fence != 0 {
 		r.Lock = &pb.SnapshotLock{Generation: i.lockGen, Fence: i.fence}
 	}
-	return r
 }
 
 func (s *Store) saveLock(path string, l *lock) *pb.SnapshotLock {

@@ -5,7 +5,8 @@
 #   simpair.sh REVISION [SEEDS [PAIRS]]     SEEDS: A-B, 1-200 if not given
 #
 # The plans are those that the older revision draws for the seeds. Both run with
-# as many workers, and each with the GOGC of its own ./sim/cmd/sim.
+# as many workers, and each with the settings of the garbage collector of its own
+# ./sim/cmd/sim.
 set -eu
 cd "$(dirname "$0")/../.."
 GO=${GO:-go}
@@ -21,13 +22,17 @@ cp sim/cmd/plans/main.go "$dir/tree/sim/cmd/plans/"
 (cd "$dir/tree" && "$GO" build -o "$dir/old" ./sim/cmd/plans)
 "$GO" build -o "$dir/new" ./sim/cmd/plans
 
-# gogc TREE: what ./sim/cmd/sim of that tree sets.
-gogc() { sed -n 's/.*SetGCPercent(\([0-9]*\)).*/\1/p' "$1/sim/cmd/sim/main.go"; }
+# memory TREE: flags for what ./sim/cmd/sim of that tree sets.
+memory() {
+	percent=$(sed -n 's/.*SetGCPercent(\(-*[0-9]*\)).*/\1/p' "$1/sim/cmd/sim/main.go")
+	limit=$(sed -n 's/.*SetMemoryLimit(\([0-9]*\) << 20).*/\1/p' "$1/sim/cmd/sim/main.go")
+	echo "-gc ${percent:-100} -memory ${limit:-0}"
+}
 
 "$dir/old" -draw "$seeds" "$dir/plans"
 for _ in $(seq "$pairs"); do
-	echo "old $("$dir/old" -gc "$(gogc "$dir/tree")" "$dir/plans" | tail -1)"
-	echo "new $("$dir/new" -gc "$(gogc .)" "$dir/plans" | tail -1)"
+	echo "old $("$dir/old" $(memory "$dir/tree") "$dir/plans" | tail -1)"
+	echo "new $("$dir/new" $(memory .) "$dir/plans" | tail -1)"
 done | tee "$dir/figures.txt"
 awk '$1 == "old" { old += $2 } $1 == "new" { new += $2 }
 	END { printf "CPU seconds: old %.2f, new %.2f; new / old %.3f\n", old, new, new / old }' "$dir/figures.txt"

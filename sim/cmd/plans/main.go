@@ -30,7 +30,8 @@ import (
 func main() {
 	draw := flag.String("draw", "", "write the plans of the seeds A-B")
 	workers := flag.Int("workers", runtime.GOMAXPROCS(0), "runs at a time")
-	gc := flag.Int("gc", 2000, "GOGC: that of ./sim/cmd/sim, which differs by revision")
+	gc := flag.Int("gc", -1, "GOGC: that of ./sim/cmd/sim, which differs by revision")
+	limit := flag.Int64("memory", 512, "MiB at which memory is collected whatever -gc says, likewise; 0: no limit")
 	cpu := flag.String("cpuprofile", "", "write a CPU profile to this file")
 	mem := flag.String("memprofile", "", "write a profile of all allocations to this file")
 	verbose := flag.Bool("v", false, "a line for each run")
@@ -41,6 +42,9 @@ func main() {
 			err = drawPlans(*draw, flag.Arg(0))
 		} else {
 			debug.SetGCPercent(*gc)
+			if *limit > 0 {
+				debug.SetMemoryLimit(*limit << 20)
+			}
 			failed, err = profiled(*cpu, *mem, func() (bool, error) { return play(flag.Arg(0), *workers, *verbose) })
 		}
 	}

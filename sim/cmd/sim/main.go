@@ -69,7 +69,9 @@ func main() {
 	flag.IntVar(&o.workers, "workers", 0, "runs at a time (default: one for each core)")
 	flag.Parse()
 	// Little lives for long: most of the time would go into looking for what does.
-	debug.SetGCPercent(2000)
+	// And a heap that shrinks behind each run is fetched from the system anew.
+	debug.SetGCPercent(-1)
+	debug.SetMemoryLimit(512 << 20)
 	failed, err := run(o)
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "sim:", err)
