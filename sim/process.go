@@ -49,6 +49,7 @@ type process struct {
 	spare       []replica.Event // memory for the next mailbox
 	looping     bool
 	turn        func() // takeTurn of this life, made once: a closure for each costs memory
+	look        func() // lookDue of this life, likewise
 	due         bool   // the loop is to run although nothing came
 	dueAt       int64  // true time at which it is looked next whether it is; 0: none
 	lastTick    time.Duration
@@ -166,6 +167,7 @@ func (p *process) start() {
 	w.trace.add(w.now, "start", uint64(p.index), uint64(p.boot), uint64(opened.Paxos.Chosen))
 	boot := p.boot
 	p.turn = func() { p.takeTurn(boot) }
+	p.look = func() { p.lookDue(boot) }
 	p.due = true
 	p.wake()
 }
@@ -372,7 +374,9 @@ func (p *process) loop() {
 }
 
 // nextDue is the time at which the loop runs although nothing comes.
-func (p *process) nextDue() time.Duration { return min(p.rep.Due(p.now()), p.lastTick+nanos(tickEvery)) }
+func (p *process) nextDue() time.Duration {
+	return min(p.rep.Due(p.now()), p.lastTick+nanos(tickEvery))
+}
 
 // sleep wakes the loop in time for the next Tick, and for what the replica does
 // although nothing comes.
@@ -386,19 +390,22 @@ func (p *process) sleep() {
 		return // it is looked earlier
 	}
 	p.dueAt = at
-	boot := p.boot
-	w.at(at, func() {
-		if p.boot != boot || !p.up || p.dueAt != w.now {
-			return
-		}
-		p.dueAt = 0
-		if p.nextDue() <= p.now() {
-			p.due = true
-			p.wake()
-			return
-		}
-		p.sleep()
-	})
+	w.at(at, p.look)
+}
+
+// lookDue looks whether the loop is due; one that an earlier look has replaced
+// looks at nothing.
+func (p *process) lookDue(boot int) {
+	if p.boot != boot || !p.up || p.dueAt != p.w.now {
+		return
+	}
+	p.dueAt = 0
+	if p.nextDue() <= p.now() {
+		p.due = true
+		p.wake()
+		return
+	}
+	p.sleep()
 }
 
 // performLog hands disk and peers their part.

@@ -322,8 +322,8 @@ func (f *file) Sync() error {
 // WriteSync is a write and a sync, counted as both: the power may go between
 // them, and then any part of the write is there.
 func (f *file) WriteSync(p []byte, off int64) error {
-	if off%blockBytes != 0 || len(p)%blockBytes != 0 {
-		return fmt.Errorf("write and sync %d bytes of %s at %d: not aligned to %d: %w", len(p), f.name, off, blockBytes, fs.ErrInvalid)
+	if off%pageBytes != 0 || len(p)%pageBytes != 0 {
+		return fmt.Errorf("write and sync %d bytes of %s at %d: not aligned to %d: %w", len(p), f.name, off, pageBytes, fs.ErrInvalid)
 	}
 	if _, err := f.WriteAt(p, off); err != nil {
 		return err

@@ -168,11 +168,11 @@ func TestOrderedCrash(t *testing.T) {
 	for seed := range uint64(200) {
 		f := New()
 		h := create(t, f, "a")
-		must(t, h.Preallocate(3*blockBytes))
+		must(t, h.Preallocate(3*pageBytes))
 		must(t, h.Sync())
 		must(t, f.SyncDir(""))
 		for i := range int64(3) {
-			put(t, h, i*blockBytes, "x")
+			put(t, h, i*pageBytes, "x")
 		}
 		must(t, f.MkdirAll("d"))
 		must(t, f.MkdirAll("e"))
@@ -180,7 +180,7 @@ func TestOrderedCrash(t *testing.T) {
 		content := contentOf(t, after, "a")
 		state := ""
 		for i := range 3 {
-			if content[i*blockBytes] == 'x' {
+			if content[i*pageBytes] == 'x' {
 				state += "x"
 			} else {
 				state += "-"

@@ -1,6 +1,7 @@
 package faultfs
 
 import (
+	"bytes"
 	"fmt"
 	"io"
 	"io/fs"
@@ -10,8 +11,11 @@ import (
 )
 
 const (
-	blockBytes  = 4096
+	pageBytes   = 4096
 	sectorBytes = 512
+	// blockBytes is a quarter of a page: most pages of a log are mostly zeros, for
+	// which there is no block.
+	blockBytes = 1024
 )
 
 // block is a piece of a file. One that several contents share is never
@@ -20,6 +24,8 @@ type block struct {
 	data   [blockBytes]byte
 	shared atomic.Int32 // contents that have it, of other file systems too; those that are gone still count
 }
+
+var zeros [blockBytes]byte
 
 // content is what a file holds, as far as it is not zeros.
 type content struct {
@@ -77,7 +83,9 @@ func (c *content) writeAt(p []byte, off int64) {
 		at := off + int64(done)
 		within := at % blockBytes
 		n := min(len(p)-done, int(blockBytes-within))
-		copy(c.own(at / blockBytes).data[within:], p[done:done+n])
+		if piece := p[done : done+n]; c.at(at/blockBytes) != nil || !bytes.Equal(piece, zeros[:n]) {
+			copy(c.own(at / blockBytes).data[within:], piece)
+		}
 		done += n
 	}
 }
@@ -296,7 +304,7 @@ func (n *inode) cuts(rng *rand.Rand, mode mode, count int) func(sector int64) in
 	}
 	per := int64(1)
 	if rng.IntN(2) == 0 {
-		per = blockBytes / sectorBytes // whole pages are kept or lost
+		per = pageBytes / sectorBytes // whole pages are kept or lost
 	}
 	keepAll, loseAll := rng.IntN(8) == 0, rng.IntN(8) == 0
 	return func(sector int64) int {
