@@ -32,10 +32,11 @@ func (q *lockQueue) drop(r request) {
 }
 
 // takeLocks follows the queues. Who leaves by this command leaves first: a
-// grant that its leaving causes may stand before it in the changes.
-func (h *history) takeLocks(m *storepb.Command, result *storepb.Result, changes []store.Change) {
+// grant that its leaving causes may stand before it in the changes. first: no
+// request of that number was executed before; raw clients give one number to several.
+func (h *history) takeLocks(m *storepb.Command, result *storepb.Result, changes []store.Change, first bool) {
 	// Only what was executed takes a ticket away: behind a gap it is a RETRY.
-	if op := m.GetRelease(); op != nil && (result.GetCode() == storepb.Code_OK || result.GetCode() == storepb.Code_WITHDRAWN) {
+	if op := m.GetRelease(); op != nil && first && (result.GetCode() == storepb.Code_OK || result.GetCode() == storepb.Code_WITHDRAWN) {
 		h.dropEverywhere(request{m.GetSession(), op.GetTicket()})
 	}
 	for i := range changes {

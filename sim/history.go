@@ -204,7 +204,7 @@ func (h *history) command(data []byte, result *storepb.Result, changes []store.C
 	}
 	fresh := h.takeRequest(m, result, effective)
 	h.takeNodes(m, result, changes, s)
-	h.takeLocks(m, result, changes)
+	h.takeLocks(m, result, changes, fresh)
 	h.takeHolders(changes, s)
 	h.takeWatched(changes, s)
 	h.takeSessions(m, result, changes, s)

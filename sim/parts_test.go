@@ -112,7 +112,7 @@ func TestCheckersNotice(t *testing.T) {
 	failing(t, "fairness", func(w *World) {
 		q := w.history.queue("/l/a")
 		q.waiting = []request{{1, 1}, {2, 1}}
-		w.history.takeLocks(&storepb.Command{}, &storepb.Result{}, event(2, 1, 9))
+		w.history.takeLocks(&storepb.Command{}, &storepb.Result{}, event(2, 1, 9), true)
 	})
 	failing(t, "exclusion", func(w *World) {
 		h := &hold{c: w.clients[0], path: "/l/a", fence: 4}

@@ -224,18 +224,17 @@ func (r *raw) replied(m *wirepb.Reply) {
 	result := m.GetResult()
 	id, number := m.GetSession(), result.GetNumber()
 	x := w(r).pool.session(id)
-	if x == nil && w(r).history.ofRaw(id) {
-		return // its nonce has opened another since
+	i := slices.IndexFunc(r.asked, func(a *asked) bool { return a.is("request", 0, id, number) && !a.must })
+	if i >= 0 {
+		r.answer(i)
 	}
-	if x == nil {
+	switch {
+	case x == nil && w(r).history.ofRaw(id):
+		return // its nonce has opened another since
+	case x == nil:
 		r.wrong("an answer of session %s, which is none of a raw client's", short(id))
 		return
-	}
-	i := slices.IndexFunc(r.asked, func(a *asked) bool { return a.is("request", 0, id, number) && !a.must })
-	switch {
-	case i >= 0:
-		r.answer(i)
-	case number > x.most:
+	case i < 0 && number > x.most:
 		r.wrong("request %d of session %s is answered (%s) and was not sent", number, short(id), tellResult(result))
 		return
 	} // else it was sent on an earlier connection of the session, or earlier than the session came back here
