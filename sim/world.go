@@ -190,15 +190,18 @@ func (w *World) playParts() {
 	}
 }
 
-// unfoundable reports whether a member does not start any more, and the cell
-// was not founded before.
+// unfoundable reports whether a member does not start any more, and no other
+// knows that the cell is founded: the founding may have been applied by the one
+// that is lost, but by then nothing else was chosen.
 func (w *World) unfoundable() bool {
+	lost := false
 	for _, p := range w.replicas {
-		if p.refused != nil && len(w.history.slots) == 0 {
-			return true
+		if p.refused == nil && p.identity != 0 {
+			return false
 		}
+		lost = lost || p.refused != nil
 	}
-	return false
+	return lost && len(w.history.slots) <= 1
 }
 
 // found starts the replicas, then the clients, which do not wait.
