@@ -1,6 +1,6 @@
 package paxos
 
-import "fmt"
+import "github.com/seed70370324/lockd/internal/invariant"
 
 // InFlight counts what is under way in a replica. At rest all of it is zero, but for
 // the bytes that were sent to a follower that is down (PeerProgress.Flying): what was
@@ -28,7 +28,7 @@ func (r *Replica) inFlight() InFlight {
 }
 
 // checkAccounts compares each count with what it counts.
-func (r *Replica) checkAccounts() error {
+func (r *Replica) checkAccounts(f *invariant.Faults) {
 	bytes, unflushed, gathered := 0, r.gathered, 0
 	for i := range r.log.e {
 		bytes += r.log.e[i].size
@@ -39,37 +39,25 @@ func (r *Replica) checkAccounts() error {
 	for i := range r.records {
 		gathered += r.records[i].Value.size()
 	}
-	switch {
-	case bytes != r.log.bytes:
-		return fmt.Errorf("paxos: the log in memory counts %d bytes and has %d", r.log.bytes, bytes)
-	case unflushed != r.unflushed:
-		return fmt.Errorf("paxos: %d bytes count as not durable, %d are under way to the disk", r.unflushed, unflushed)
-	case gathered != r.gathered:
-		return fmt.Errorf("paxos: %d bytes count as gathered for the disk, %d are", r.gathered, gathered)
-	}
+	f.Count("bytes of the log in memory", r.log.bytes, bytes)
+	f.Count("bytes under way to the disk", r.unflushed, unflushed)
+	f.Count("bytes gathered for the disk", r.gathered, gathered)
 	l := r.lead
 	if l == nil {
-		return nil
+		return
 	}
 	pending := 0
 	for _, c := range l.pending {
 		pending += len(c)
 	}
-	if pending != l.pendingBytes {
-		return fmt.Errorf("paxos: %d bytes count as waiting for a slot, %d do", l.pendingBytes, pending)
-	}
+	f.Count("bytes that wait for a slot", l.pendingBytes, pending)
 	for _, p := range l.peers {
 		flying := 0
 		for i := range p.flights {
 			x := &p.flights[i]
 			flying += x.bytes
-			if x.slot <= p.accepted || x.slot > p.sent {
-				return fmt.Errorf("paxos: slot %d is under way to replica %d, which has accepted %d and was sent %d", x.slot, p.id, p.accepted, p.sent)
-			}
+			f.That(x.slot > p.accepted && x.slot <= p.sent, "a slot is under way to a replica that has accepted it or was not sent it: %+v", x)
 		}
-		if flying != p.flying {
-			return fmt.Errorf("paxos: %d bytes count as under way to replica %d, %d are", p.flying, p.id, flying)
-		}
+		f.Count("bytes under way to a replica", p.flying, flying)
 	}
-	return nil
 }

@@ -434,33 +434,26 @@ func (r *Replica) first() Slot { return min(r.diskFirst, r.log.base) }
 // Check verifies the invariants that cost a walk over the log in memory; for
 // tests and the simulator.
 func (r *Replica) Check() error {
+	var f invariant.Faults
 	open := 0
 	for i := range r.log.e {
 		x := &r.log.e[i]
 		s := r.log.base + Slot(i)
-		switch {
-		case x.present && x.Slot != s:
-			return fmt.Errorf("paxos: entry of slot %d stands in slot %d", x.Slot, s)
-		case !x.present && s <= r.chosen:
-			return fmt.Errorf("paxos: slot %d is at or below the chosen index %d and unknown", s, r.chosen)
-		case x.present && s > r.chosen:
+		// Of each entry only its address is given: a number would take memory each time.
+		f.That(!x.present || x.Slot == s, "an entry stands in another slot than its own: %+v", x)
+		f.That(x.present || s > r.chosen, "an entry at or below the chosen index is unknown: %+v", x)
+		if x.present && s > r.chosen {
 			open += x.size
-			if !x.Chosen && r.promised.Less(x.Ballot) {
-				return fmt.Errorf("paxos: slot %d accepted at %v above the promise %v", s, x.Ballot, r.promised)
-			}
+			f.That(x.Chosen || !r.promised.Less(x.Ballot), "an entry was accepted above the promise: %+v", x)
 		}
 	}
-	if open != r.openBytes {
-		return fmt.Errorf("paxos: %d open bytes counted, %d kept", open, r.openBytes)
+	f.Count("bytes of what is not known to be chosen", r.openBytes, open)
+	f.That(r.chosen+1 >= r.log.base, "log in memory begins at %d behind the chosen index %d", r.log.base, r.chosen)
+	f.That((r.role == Leader || r.role == Preparing) == (r.lead != nil), "role %v does not fit the leadership's state", r.role)
+	f.That(r.lead == nil || r.promised == r.ballot, "leads %v having promised %v", r.ballot, r.promised)
+	r.checkAccounts(&f)
+	if err := f.Err(); err != nil {
+		return fmt.Errorf("paxos: %w", err)
 	}
-	if r.chosen+1 < r.log.base {
-		return fmt.Errorf("paxos: log in memory begins at %d behind the chosen index %d", r.log.base, r.chosen)
-	}
-	if (r.role == Leader || r.role == Preparing) != (r.lead != nil) {
-		return fmt.Errorf("paxos: role %v does not fit the leadership's state", r.role)
-	}
-	if r.lead != nil && r.promised != r.ballot {
-		return fmt.Errorf("paxos: leads %v having promised %v", r.ballot, r.promised)
-	}
-	return r.checkAccounts()
+	return nil
 }

@@ -2,6 +2,7 @@ package replog
 
 import (
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/seed70370324/lockd/internal/invariant"
@@ -147,8 +148,9 @@ func (n *Node) snapshotReceived(ev SnapshotReceived) {
 	case ev.Meta == nil:
 		n.askChunk()
 	default:
-		if err := n.checkMeta(ev.Meta); err != nil {
-			n.fetchFailed("%v", err)
+		if !n.isOurs(ev.Meta) {
+			invariant.Unreachable("the storage refuses what is not of this cell, or has not this replica in it")
+			n.fetchFailed("it is not one of this cell with this replica in it")
 			return
 		}
 		f.active = false
@@ -156,26 +158,15 @@ func (n *Node) snapshotReceived(ev SnapshotReceived) {
 	}
 }
 
-// checkMeta checks that a snapshot is one of this cell, with this replica in
-// it as it is.
-func (n *Node) checkMeta(m *pb.SnapshotMeta) error {
+// isOurs reports whether a snapshot is one of this cell, with this replica in it
+// as it is.
+func (n *Node) isOurs(m *pb.SnapshotMeta) bool {
 	c, err := DecodeConfiguration(m.GetConfig())
-	switch {
-	case err != nil:
-		return err
-	case c == nil || m.GetCell() != n.o.Cell || c.Cell != n.o.Cell || c.CellIdentity != m.GetCellIdentity():
-		return fmt.Errorf("it is one of cell %q and not %q", m.GetCell(), n.o.Cell)
-	case n.config != nil && c.CellIdentity != n.config.CellIdentity:
-		return fmt.Errorf("it is one of another founding of the cell (%016x, this is %016x)", c.CellIdentity, n.config.CellIdentity)
-	}
-	self := member(c, n.id)
-	if self == nil || self.Name != n.o.Name {
-		return fmt.Errorf("replica %d is not %s in it", n.id, n.o.Name)
-	}
-	if self.Incarnation != n.incarnation {
-		return fmt.Errorf("%s", anotherDisk(self, n.incarnation))
-	}
-	return nil
+	ours := err == nil && c != nil && m.GetCell() == n.o.Cell && c.Cell == n.o.Cell && c.CellIdentity == m.GetCellIdentity() &&
+		(n.config == nil || c.CellIdentity == n.config.CellIdentity)
+	return ours && slices.ContainsFunc(c.Members, func(m paxos.Member) bool {
+		return m.ID == n.id && m.Name == n.o.Name && m.Incarnation == n.incarnation
+	})
 }
 
 // leads reports whether this replica leads or is about to. A leader proposes

@@ -225,25 +225,6 @@ func (n *Node) Configuration() *paxos.Configuration {
 	return n.view
 }
 
-// Hello is what this replica says of itself on a connection to a peer; the
-// lane is left to the shell. It changes when the cell is founded.
-func (n *Node) Hello() *pb.PeerHello {
-	c := n.current()
-	return &pb.PeerHello{
-		Cell:          n.o.Cell,
-		Name:          n.o.Name,
-		Replica:       uint64(n.id),
-		Incarnation:   n.incarnation,
-		CellIdentity:  c.CellIdentity,
-		Founded:       n.config != nil,
-		ClientAddress: n.o.ClientAddress,
-		PeerAddress:   n.o.PeerAddress,
-		Version:       PeerVersion,
-		StateNodes:    n.o.State.Nodes,
-		StateBytes:    n.o.State.Bytes,
-	}
-}
-
 // StateLimits is the most that every member can hold, as far as they have said:
 // the smallest of each, this replica's own included.
 func (n *Node) StateLimits() StateLimits {

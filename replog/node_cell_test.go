@@ -58,6 +58,7 @@ type host struct {
 	node    *replog.Node
 	sm      *chain
 	opened  *replog.Opened
+	o       replog.NodeOptions
 	events  []replog.Event // completions
 	disk    []replog.Effects
 	hello   *pb.PeerHello
@@ -151,6 +152,18 @@ func newCell(t testing.TB, seed uint64, n int, options func(*replog.NodeOptions)
 
 func (c *cell) fresh() uint64 { c.random++; return c.random*1000 + 7 }
 
+// helloNow is what the host says of itself on a connection to a peer. It changes
+// when the cell is founded.
+func (h *host) helloNow() *pb.PeerHello {
+	identity := h.node.Configuration().CellIdentity
+	return &pb.PeerHello{
+		Cell: h.o.Cell, Name: h.o.Name, Replica: uint64(h.index + 1), Incarnation: h.opened.Identity.GetIncarnation(),
+		CellIdentity: identity, Founded: identity != 0,
+		ClientAddress: h.o.ClientAddress, PeerAddress: h.o.PeerAddress, Version: replog.PeerVersion,
+		StateNodes: h.o.State.Nodes, StateBytes: h.o.State.Bytes,
+	}
+}
+
 func (h *host) start() error {
 	c := h.c
 	opened, err := replog.Open(replog.StorageOptions{
@@ -187,7 +200,8 @@ func (h *host) start() error {
 	for _, e := range opened.Paxos.Entries {
 		h.voted[e.Slot] = e
 	}
-	h.fatal, h.hello = nil, node.Hello()
+	h.o = o
+	h.fatal, h.hello = nil, h.helloNow()
 	for _, p := range c.hosts {
 		c.connect(h, p)
 	}
@@ -360,7 +374,7 @@ func (h *host) settle() {
 		h.disk = append(h.disk, e)
 	}
 	h.slow(&e)
-	if now := h.node.Hello(); !proto.Equal(now, h.hello) {
+	if now := h.helloNow(); !proto.Equal(now, h.hello) {
 		h.hello = now
 		for _, p := range h.c.hosts {
 			if p != h {

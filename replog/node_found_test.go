@@ -285,7 +285,7 @@ func TestForeignCellIsRefusedAndTheReplicaRunsOn(t *testing.T) {
 	} {
 		c.disconnect(h, c.hosts[1])
 		c.cut[[2]int{0, 1}] = true
-		hello := c.hosts[1].node.Hello()
+		hello := c.hosts[1].helloNow()
 		test.change(hello)
 		h.node.Step(c.now, replog.PeerConnected{Hello: hello})
 		e := h.node.Take(c.now)
@@ -322,7 +322,7 @@ func TestEmptyReplicaOfAnotherCellStops(t *testing.T) {
 		}
 	})
 	c.mustStart(0)
-	hello := c.hosts[0].node.Hello()
+	hello := c.hosts[0].helloNow()
 	hello.Name, hello.Replica, hello.Cell = "n2", 2, "prod"
 	h := c.hosts[0]
 	h.node.Step(c.now, replog.PeerConnected{Hello: hello})

@@ -112,8 +112,8 @@ func (s *snapshots) complete() (*pb.SnapshotMeta, any, error) {
 	if own := s.cellIdentity(); own != 0 && (c == nil || c.CellIdentity != own) {
 		return nil, nil, fmt.Errorf("it is of another founding of the cell, this is a replica of %016x", own)
 	}
-	// Node.checkMeta says the same. It is said here, too, since a file that has its
-	// name takes the log's place at the next start, whoever has refused it before.
+	// Node.isOurs checks it again. It is refused here already, since a file that has
+	// its name takes the log's place at the next start.
 	if c == nil || !slices.ContainsFunc(c.Members, s.isThisReplica) {
 		return nil, nil, fmt.Errorf("replica %s with this disk (incarnation %016x) is not in it", s.id.Replica, s.id.Incarnation)
 	}

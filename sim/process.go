@@ -434,6 +434,9 @@ func (p *process) perform(e replica.Effects) {
 		return
 	}
 	p.performLog(&e.Log)
+	if p.rep == nil {
+		return // it did not survive that
+	}
 	for _, s := range e.Conns {
 		if c := p.conns[s.Conn]; c != nil {
 			c.sendDown(s.Message)

@@ -455,6 +455,9 @@ func (r *raw) drawRequest() {
 		for range s.between(3, 12) {
 			r.request(x, x.next, r.drawCommand(x))
 		}
+		if s.chance(60_000) {
+			r.crowd(x)
+		}
 	default:
 		r.request(x, x.next, r.drawCommand(x))
 		if m := x.open[x.next-1]; m != nil && s.chance(50_000) {

@@ -2,9 +2,10 @@ package machine
 
 import (
 	"cmp"
-	"fmt"
 	"maps"
 	"slices"
+
+	"github.com/seed70370324/lockd/internal/invariant"
 )
 
 // InFlight counts what is under way in a Machine. All of it is zero when no call is
@@ -26,14 +27,6 @@ func (m *Machine) InFlight() InFlight {
 		Reads: len(m.reads.all), Locks: len(m.locks.byID), Syncing: m.watch.syncing, Unread: len(m.watch.idle)}
 }
 
-// differs returns an error if a count is not what it counts.
-func differs(what string, counted, found int) error {
-	if counted == found {
-		return nil
-	}
-	return fmt.Errorf("client: %s: %d counted, %d found", what, counted, found)
-}
-
 // keysOf returns the keys of a map in order, so that of several faults always the
 // same one is reported.
 func keysOf[K cmp.Ordered, V any](of map[K]V) []K { return slices.Sorted(maps.Keys(of)) }
@@ -41,19 +34,19 @@ func keysOf[K cmp.Ordered, V any](of map[K]V) []K { return slices.Sorted(maps.Ke
 // Check compares each count with what it counts. It walks over everything, so it is
 // for tests and the simulator.
 func (m *Machine) Check() error {
+	var f invariant.Faults
 	if m.ended() {
-		return differs("calls of a session that has ended", 0, len(m.calls))
+		f.Count("calls of a session that has ended", 0, len(m.calls))
+		return f.Err()
 	}
-	for _, check := range []func() error{m.checkNumbers, m.checkLocks, m.checkWatches} {
-		if err := check(); err != nil {
-			return err
-		}
+	for _, check := range []func(*invariant.Faults){m.checkNumbers, m.checkLocks, m.checkWatches} {
+		check(&f)
 	}
-	return nil
+	return f.Err()
 }
 
 // checkNumbers checks the counts of requests and reads.
-func (m *Machine) checkNumbers() error {
+func (m *Machine) checkNumbers(f *invariant.Faults) {
 	q := &m.reqs
 	count, sent, bytes := 0, 0, 0
 	for n := q.lowest; n < q.next; n++ {
@@ -64,14 +57,11 @@ func (m *Machine) checkNumbers() error {
 		count, bytes = count+1, bytes+r.bytes
 		if r.sent {
 			sent++
-		} else if n < q.from {
-			return fmt.Errorf("client: request %d is not sent on this connection, all up to %d are said to be", n, q.from-1)
 		}
+		f.That(r.sent || n >= q.from, "request %d is not sent on this connection, and said to be", n)
 	}
 	for i, r := range q.queue {
-		if (r == nil) != (i < q.head) {
-			return fmt.Errorf("client: place %d of the queue, which begins at %d, is wrong", i, q.head)
-		}
+		f.That((r == nil) == (i < q.head), "place %d of the queue, which begins at %d, is wrong", i, q.head)
 	}
 	reads := 0
 	for _, r := range m.reads.all {
@@ -79,21 +69,14 @@ func (m *Machine) checkNumbers() error {
 			reads++
 		}
 	}
-	for _, err := range []error{
-		differs("requests without an answer", q.numbered.count, count),
-		differs("bytes of requests without an answer", q.bytes, bytes),
-		differs("requests sent on this connection", q.sent, sent),
-		differs("reads sent on this connection", m.reads.sent, reads),
-	} {
-		if err != nil {
-			return err
-		}
-	}
-	return nil
+	f.Count("requests without an answer", q.numbered.count, count)
+	f.Count("bytes of requests without an answer", q.bytes, bytes)
+	f.Count("requests sent on this connection", q.sent, sent)
+	f.Count("reads sent on this connection", m.reads.sent, reads)
 }
 
 // checkLocks checks the counts of locks.
-func (m *Machine) checkLocks() error {
+func (m *Machine) checkLocks(f *invariant.Faults) {
 	k := &m.locks
 	working, held, tickets := 0, 0, 0
 	for _, id := range keysOf(k.byID) {
@@ -103,34 +86,21 @@ func (m *Machine) checkLocks() error {
 		}
 		if a.index >= 0 {
 			held++
-			if a.index >= len(k.held) || k.held[a.index] != a {
-				return fmt.Errorf("client: lock %d does not stand where it says among those with a deadline", id)
-			}
-			if a.lost || a.phase != acqHeld && a.phase != acqParked {
-				return fmt.Errorf("client: lock %d is in phase %d (lost %v) and has a deadline", id, a.phase, a.lost)
-			}
+			f.That(a.index < len(k.held) && k.held[a.index] == a, "lock %d does not stand where it says among those with a deadline", id)
+			f.That(!a.lost && (a.phase == acqHeld || a.phase == acqParked), "lock %d is in phase %d (lost %v) and has a deadline", id, a.phase, a.lost)
 		}
 		if a.ticket != 0 {
 			tickets++
-			if k.byTicket[a.ticket] != a {
-				return fmt.Errorf("client: lock %d is not found by its ticket %d", id, a.ticket)
-			}
+			f.That(k.byTicket[a.ticket] == a, "lock %d is not found by its ticket %d", id, a.ticket)
 		}
 	}
-	for _, err := range []error{
-		differs("locks handed over", k.working, working),
-		differs("locks with a deadline", len(k.held), held),
-		differs("tickets of locks", len(k.byTicket), tickets),
-	} {
-		if err != nil {
-			return err
-		}
-	}
-	return nil
+	f.Count("locks handed over", k.working, working)
+	f.Count("locks with a deadline", len(k.held), held)
+	f.Count("tickets of locks", len(k.byTicket), tickets)
 }
 
 // checkWatches checks the counts of watches.
-func (m *Machine) checkWatches() error {
+func (m *Machine) checkWatches(f *invariant.Faults) {
 	q := &m.watch
 	syncing, wires := 0, 0
 	idle := make(map[CallID]bool)
@@ -142,18 +112,12 @@ func (m *Machine) checkWatches() error {
 		if w.sync != nil {
 			syncing++
 		}
-		switch {
-		case w.wire != 0:
+		if w.wire != 0 {
 			wires++
-			if q.byWire[w.wire] != w {
-				return fmt.Errorf("client: watch %d is not found by its number on the connection", id)
-			}
-		case !w.paused && !idle[id]:
-			return fmt.Errorf("client: watch %d is not registered and will not be", id)
+			f.That(q.byWire[w.wire] == w, "watch %d is not found by its number on the connection", id)
 		}
+		f.That(w.wire != 0 || w.paused || idle[id], "watch %d is not registered and will not be", id)
 	}
-	if err := differs("watches that read their state", q.syncing, syncing); err != nil {
-		return err
-	}
-	return differs("watches by their numbers on the connection", len(q.byWire), wires)
+	f.Count("watches that read their state", q.syncing, syncing)
+	f.Count("watches by their numbers on the connection", len(q.byWire), wires)
 }

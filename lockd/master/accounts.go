@@ -2,9 +2,10 @@ package master
 
 import (
 	"cmp"
-	"fmt"
 	"maps"
 	"slices"
+
+	"github.com/seed70370324/lockd/internal/invariant"
 )
 
 // What a master counts it counts as it goes: under way, promised, waiting. A count
@@ -41,23 +42,12 @@ func (m *Master) InFlight() InFlight {
 // Check compares each count with what it counts. It walks over everything, so it is
 // for tests and the simulator; call it between batches, behind Take.
 func (m *Master) Check() error {
-	for _, check := range []func() error{m.checkRequests, m.checkWaiting, m.checkDeadlines, m.checkConns, m.watches.check} {
-		if err := check(); err != nil {
-			return fmt.Errorf("master: %w", err)
-		}
+	var f invariant.Faults
+	for _, check := range []func(*invariant.Faults){m.checkRequests, m.checkWaiting, m.checkDeadlines, m.checkConns, m.watches.check} {
+		check(&f)
 	}
-	if watches := m.countWatches(); watches != m.watches.count {
-		return fmt.Errorf("master: %d watches counted, connections have %d", m.watches.count, watches)
-	}
-	return nil
-}
-
-// differs returns an error if a count is not what it counts.
-func differs[N int | int64](what string, counted, found N) error {
-	if counted == found {
-		return nil
-	}
-	return fmt.Errorf("%s: %d counted, %d found", what, counted, found)
+	f.Count("watches of connections", m.watches.count, m.countWatches())
+	return f.Err()
 }
 
 // sorted returns the keys of a map in order, so that of several faults always the
@@ -65,7 +55,7 @@ func differs[N int | int64](what string, counted, found N) error {
 func sorted[K cmp.Ordered, V any](of map[K]V) []K { return slices.Sorted(maps.Keys(of)) }
 
 // checkRequests checks the counts of requests, openings and expiries.
-func (m *Master) checkRequests() error {
+func (m *Master) checkRequests(f *invariant.Faults) {
 	var requests, bytes, expiring int
 	var grows size
 	for _, id := range sorted(m.sessions) {
@@ -74,42 +64,29 @@ func (m *Master) checkRequests() error {
 			requests++
 			bytes += r.bytes
 			grows = grows.plus(r.grows)
-			if i > 0 && s.requests[i-1].number >= r.number {
-				return fmt.Errorf("session %d: request %d stands behind %d", s.id, r.number, s.requests[i-1].number)
-			}
+			f.That(i == 0 || s.requests[i-1].number < r.number, "session %d: request %d stands behind a higher one", s.id, r.number)
 		}
 		if s.expiring {
 			expiring++
 		}
-		if s.ended && len(s.requests) == 0 {
-			return fmt.Errorf("session %d has ended, has no request under way, and is kept", s.id)
-		}
+		f.That(!s.ended || len(s.requests) > 0, "session %d has ended, has no request under way, and is kept", s.id)
 	}
 	for _, nonce := range sorted(m.opening) {
 		o := m.opening[nonce]
-		if o.nonce != nonce {
-			return fmt.Errorf("the opening of nonce %x is filed under %x", o.nonce, nonce)
-		}
+		f.That(o.nonce == nonce, "the opening of nonce %x is filed under %x", o.nonce, nonce)
 		if o.applied == nil {
 			grows = grows.plus(o.grows)
 		}
 	}
-	for _, err := range []error{
-		differs("requests under way", m.pending, requests),
-		differs("bytes of requests under way", m.bytes, bytes),
-		differs("nodes that requests may add", m.growing.nodes, grows.nodes),
-		differs("bytes that requests may add", m.growing.bytes, grows.bytes),
-		differs("expiries under way", m.expiring, expiring),
-	} {
-		if err != nil {
-			return err
-		}
-	}
-	return nil
+	f.Count("requests under way", m.pending, requests)
+	f.Count("bytes of requests under way", m.bytes, bytes)
+	f.Count("nodes that requests may add", int(m.growing.nodes), int(grows.nodes))
+	f.Count("bytes that requests may add", int(m.growing.bytes), int(grows.bytes))
+	f.Count("expiries under way", m.expiring, expiring)
 }
 
 // checkWaiting checks the counts of what waits for a proof of leadership.
-func (m *Master) checkWaiting() error {
+func (m *Master) checkWaiting(f *invariant.Faults) {
 	reads, bytes := 0, 0
 	waiting, weights := make(map[*conn]int), make(map[*conn]int)
 	count := func(ws []waiter) {
@@ -130,29 +107,20 @@ func (m *Master) checkWaiting() error {
 			count(rounds[i].waiters)
 		}
 	}
-	if err := differs("reads and watches that wait for a proof", r.reads, reads); err != nil {
-		return err
-	}
-	if err := differs("bytes of what waits for a proof", r.bytes, bytes); err != nil {
-		return err
-	}
+	f.Count("reads and watches that wait for a proof", r.reads, reads)
+	f.Count("bytes of what waits for a proof", r.bytes, bytes)
 	for _, id := range sorted(m.conns) {
 		c := m.conns[id]
 		if c.closing {
 			continue // a master that stepped down has forgotten what waited
 		}
-		if err := differs(fmt.Sprintf("messages of connection %d that wait for a proof", c.id), c.waiting, waiting[c]); err != nil {
-			return err
-		}
-		if err := differs(fmt.Sprintf("bytes of connection %d that wait for a proof", c.id), c.waitingBytes, weights[c]); err != nil {
-			return err
-		}
+		f.Count("messages of a connection that wait for a proof", c.waiting, waiting[c])
+		f.Count("bytes of a connection that wait for a proof", c.waitingBytes, weights[c])
 	}
-	return nil
 }
 
 // checkDeadlines checks that each session is looked at when its time comes.
-func (m *Master) checkDeadlines() error {
+func (m *Master) checkDeadlines(f *invariant.Faults) {
 	deadlines, silences := make(map[uint64]int), make(map[uint64]int)
 	m.deadlines.Ascend(func(d deadline) bool { deadlines[d.id]++; return true })
 	m.silence.Ascend(func(d deadline) bool { silences[d.id]++; return true })
@@ -165,22 +133,15 @@ func (m *Master) checkDeadlines() error {
 		if s.expiring {
 			want = 0
 		}
-		if n := deadlines[s.id]; n != want {
-			return fmt.Errorf("session %d stands %d times among the deadlines (its expiry is under way: %v)", s.id, n, s.expiring)
-		}
-		if !s.noted && !s.expiring && silences[s.id] == 0 {
-			return fmt.Errorf("nothing looks whether session %d is silent", s.id)
-		}
-		if s.clearing && !s.noted {
-			return fmt.Errorf("session %d has no note, and one is being cleared", s.id)
-		}
+		f.Count("deadlines of a session whose expiry is not under way", deadlines[s.id], want)
+		f.That(s.noted || s.expiring || silences[s.id] > 0, "nothing looks whether session %d is silent", s.id)
+		f.That(!s.clearing || s.noted, "session %d has no note, and one is being cleared", s.id)
 	}
-	return nil
 }
 
 // checkConns checks what connections have: sessions, held KeepAlives, room that
 // was promised.
-func (m *Master) checkConns() error {
+func (m *Master) checkConns(f *invariant.Faults) {
 	held, promised := 0, 0
 	opening := make(map[*conn]int)
 	for _, o := range m.opening {
@@ -189,31 +150,20 @@ func (m *Master) checkConns() error {
 	for _, id := range sorted(m.conns) {
 		c := m.conns[id]
 		for i, s := range c.sessions {
-			if s.conn != c || s.place != i {
-				return fmt.Errorf("connection %d has session %d, which does not know it", c.id, s.id)
-			}
+			f.That(s.conn == c && s.place == i, "connection %d has session %d, which does not know it", c.id, s.id)
 		}
 		if c.keep != nil {
 			held++
-			if !m.held.Has(heldUntil{c.keepDue, c.id}) {
-				return fmt.Errorf("the KeepAlive of connection %d is held and will not be let go", c.id)
-			}
+			f.That(m.held.Has(heldUntil{c.keepDue, c.id}), "the KeepAlive of connection %d is held and will not be let go", c.id)
 		}
-		if err := differs(fmt.Sprintf("sessions that are being opened for connection %d", c.id), c.opening, opening[c]); err != nil {
-			return err
-		}
+		f.Count("sessions that are being opened for a connection", c.opening, opening[c])
 		promised += c.promised
-		if !c.dirty && len(c.out) > 0 {
-			return fmt.Errorf("connection %d has %d messages that will not be sent", c.id, len(c.out))
-		}
+		f.That(c.dirty || len(c.out) == 0, "connection %d has messages that will not be sent", c.id)
 	}
-	if err := differs("KeepAlives held", m.held.Len(), held); err != nil {
-		return err
-	}
+	f.Count("KeepAlives held", m.held.Len(), held)
 	if len(m.watches.promised) == 0 {
-		return differs("bytes promised to watches and not sent", 0, promised)
+		f.Count("bytes promised to watches and not sent", 0, promised)
 	}
-	return nil
 }
 
 func (m *Master) countWatches() (n int) {
@@ -224,18 +174,14 @@ func (m *Master) countWatches() (n int) {
 }
 
 // check checks the change log against its topics, and these against their watches.
-func (ws *watches) check() error {
+func (ws *watches) check(f *invariant.Faults) {
 	bytes, topics, behind := 0, 0, 0
 	for c := ws.log.oldest; c != nil; c = c.next {
 		bytes += c.size
-		if c.left <= 0 {
-			return fmt.Errorf("change of revision %d is in the log, and %d topics have it", c.revision, c.left)
-		}
+		f.That(c.left > 0, "change of revision %d is in the log, and no topic has it", c.revision)
 		topics += c.left
 	}
-	if err := differs("bytes of the change log", ws.log.bytes, bytes); err != nil {
-		return err
-	}
+	f.Count("bytes of the change log", ws.log.bytes, bytes)
 	for _, path := range sorted(ws.byPath) {
 		for _, t := range ws.byPath[path] {
 			size, dead := 0, 0
@@ -251,20 +197,12 @@ func (ws *watches) check() error {
 				if w.blocked || w.fallen {
 					behind++
 				}
-				if w.next > t.end() {
-					return fmt.Errorf("watch %d of %s waits for change %d, the next is %d", w.id, path, w.next, t.end())
-				}
+				f.That(w.next <= t.end(), "watch %d of %s waits for change %d, the next is %d", w.id, path, w.next, t.end())
 			}
-			if err := differs("bytes of the topic "+path, t.bytes, size); err != nil {
-				return err
-			}
-			if err := differs("dropped watches of the topic "+path, t.dead, dead); err != nil {
-				return err
-			}
+			f.Count("bytes of a topic", t.bytes, size)
+			f.Count("dropped watches of a topic", t.dead, dead)
 		}
 	}
-	if topics != 0 {
-		return fmt.Errorf("changes stand in %d topics more than have them", topics)
-	}
-	return differs("watches behind", ws.behind, behind)
+	f.Count("topics that have a change", topics, 0)
+	f.Count("watches behind", ws.behind, behind)
 }

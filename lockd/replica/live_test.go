@@ -38,6 +38,7 @@ type live struct {
 	last    ConnID
 	role    Role
 	edit    func(*Options)
+	limits  replog.StateLimits
 }
 
 func newLiveCell(t testing.TB, n int, edit func(*Options)) *liveCell {
@@ -69,6 +70,7 @@ func (l *live) start() {
 	if l.edit != nil {
 		l.edit(&ro)
 	}
+	l.limits = ro.Node.State
 	if l.Replica, err = New(ro, opened); err != nil {
 		l.c.t.Fatalf("starting %s: %v", l.name, err)
 	}
@@ -82,7 +84,12 @@ func (l *live) start() {
 	}
 }
 
-func (l *live) hello() *replogpb.PeerHello { return l.node.(*replog.Node).Hello() }
+func (l *live) hello() *replogpb.PeerHello {
+	identity := l.Configuration().CellIdentity
+	return &replogpb.PeerHello{Cell: "test", Name: l.name, Replica: uint64(l.id), Incarnation: l.opened.Identity.GetIncarnation(),
+		CellIdentity: identity, Founded: identity != 0, ClientAddress: l.name + ":7101", PeerAddress: l.name + ":7201",
+		Version: replog.PeerVersion, StateNodes: l.limits.Nodes, StateBytes: l.limits.Bytes}
+}
 
 // crash ends a replica; what is not on disk is lost.
 func (l *live) crash() {

@@ -1,6 +1,8 @@
 package replica
 
 import (
+	"errors"
+
 	"strconv"
 	"time"
 
@@ -33,21 +35,17 @@ func (r *Replica) setRole(now time.Duration, e paxos.RoleEvent) {
 // Check looks for what is too costly to assert at every step, in the log's node,
 // in the master's accounts and in the state.
 func (r *Replica) Check() error {
-	if err := r.CheckMachines(); err != nil {
-		return err
-	}
-	return r.store.Check()
+	return errors.Join(r.CheckMachines(), r.store.Check())
 }
 
 // CheckMachines is Check without the state, which only changes when entries are
 // applied, and whose check takes O(n).
 func (r *Replica) CheckMachines() error {
+	var log error
 	if n, ok := r.node.(interface{ Check() error }); ok {
-		if err := n.Check(); err != nil {
-			return err
-		}
+		log = n.Check()
 	}
-	return r.master.Check()
+	return errors.Join(log, r.master.Check())
 }
 
 // self returns this replica's number, which never changes. It is asked in every
