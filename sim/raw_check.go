@@ -115,6 +115,15 @@ func (r *raw) refused(e *wirepb.Error) {
 	if i < 0 {
 		i = slices.IndexFunc(r.asked, func(a *asked) bool { return mine(a) && a.allows(e) && !a.must && !a.free })
 	}
+	if i < 0 && slices.Contains(befalls, e.GetCode()) {
+		// Refused may be a repeat, or what has to be refused anyway: that may have another
+		// answer, and need not.
+		if i = slices.IndexFunc(r.asked, func(a *asked) bool { return mine(a) && !a.must }); i >= 0 {
+			for _, a := range r.asked {
+				a.free = a.free || mine(a)
+			}
+		}
+	}
 	if i < 0 {
 		i = slices.IndexFunc(r.asked, func(a *asked) bool { return mine(a) && a.allows(e) && !a.free })
 	}

@@ -174,13 +174,13 @@ func (w *World) playParts() {
 	w.setAside()
 	w.heal()
 	w.raiseLimits()
+	w.getWell()
 	if w.unfoundable() {
 		// Founding needs every member. Nothing was chosen, nobody was served.
 		w.tell("net", "a member was lost before the cell was founded: it cannot be")
 		w.over = true
 		return
 	}
-	w.getWell()
 	if w.failure == nil && w.plan.restartAtEnd {
 		w.restartAll()
 	}
