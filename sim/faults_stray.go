@@ -103,6 +103,10 @@ func (w *World) strangeHello(from, to *process) *pb.PeerHello {
 	h := &pb.PeerHello{Cell: cellName, Name: from.name, Replica: uint64(from.id), Incarnation: s.uint64()>>1 | 1,
 		CellIdentity: to.identity, Founded: to.identity != 0, ClientAddress: "stranger:7101", PeerAddress: "stranger:7201",
 		Version: replog.PeerVersion, Lane: "main"}
+	if to.identity == 0 {
+		// Before the founding it cannot be told from the member, and its address is believed.
+		h.ClientAddress = from.address()
+	}
 	switch s.below(6) {
 	case 0:
 		h.Version = uint32(s.between(0, 1)*2) + replog.PeerVersion - 1

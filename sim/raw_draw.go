@@ -207,6 +207,7 @@ func (r *raw) attach() {
 	default:
 		a.right = true
 		r.take(x)
+		a.free = r.races(x.id)
 	}
 	r.send(&wirepb.ClientMessage{Body: &wirepb.ClientMessage_Attach{Attach: at}}, a)
 	if x.at == r && s.chance(700_000) { // as a client does that comes back
@@ -214,6 +215,24 @@ func (r *raw) attach() {
 			r.ask(m)
 		}
 	}
+}
+
+// races reports whether an attach of a session through another connection has no
+// answer: it may come after this one, and only the last is answered for sure. Then
+// none of them is sure.
+func (r *raw) races(session uint64) bool {
+	races := false
+	for _, o := range w(r).raws {
+		for _, a := range o.asked {
+			if o != r && a.kind == "attach" && a.session == session {
+				races = true
+			}
+		}
+	}
+	for _, a := range r.asked {
+		a.free = a.free || races && a.kind == "attach" && a.session == session
+	}
+	return races
 }
 
 // requests returns what a session has no answer to, by number.
