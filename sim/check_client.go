@@ -143,9 +143,10 @@ func (c *client) mayFail(k *call, err error) bool {
 // judgeFlood looks whether just as many calls were refused as were too many.
 func (c *client) judgeFlood(all []*call) {
 	refused := 0
+	var service *machine.LimitError // a limit of the service, not of the client
 	for i, k := range all {
 		switch {
-		case k.end == 0 || !errors.Is(k.failure, machine.ErrLimit):
+		case k.end == 0 || !errors.Is(k.failure, machine.ErrLimit) || errors.As(k.failure, &service):
 		case i < callsMost/2:
 			c.w.fail("client", "%s: call %d is one too many although only %d wait: %v", c.name, k.id, i, k.failure)
 		default:
