@@ -111,3 +111,37 @@ func TestBadBytesInTheUnusedLastBlock(t *testing.T) {
 		}
 	}
 }
+
+// What was accepted and is not known to be chosen is a vote. Where it stands at
+// the end of a segment behind which others follow, nothing but the header of the
+// next one tells that it was there.
+func TestLastVoteOfAClosedSegmentIsGone(t *testing.T) {
+	fsys := faultfs.New()
+	o := open(t, fsys)
+	for slot := paxos.Slot(1); ; slot++ {
+		r := record(slot, 1500)
+		r.Chosen = 0
+		must(t, o.Storage.Append([]*paxos.Record{r}))
+		must(t, o.Storage.Sync())
+		if names, err := fsys.List("log"); err != nil || len(names) > 2 {
+			must(t, err)
+			break
+		}
+	}
+	end := recordsEnd(t, fsys, firstSegment)
+	for what, spoil := range map[string]func(*faultfs.FS) error{
+		"a byte of the last record is another": func(after *faultfs.FS) error {
+			return after.Overwrite(firstSegment, end-20, []byte{0xa5})
+		},
+		"all behind it is empty as well": func(after *faultfs.FS) error {
+			return after.Overwrite(firstSegment, end-1400, make([]byte, 16<<10-(end-1400)))
+		},
+	} {
+		after := fsys.CrashLost()
+		must(t, spoil(after))
+		var damaged *replog.DamagedError
+		if _, err := replog.Open(options(after)); !errors.As(err, &damaged) || damaged.File != firstSegment {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+}
