@@ -3,6 +3,7 @@ package replog
 import (
 	"bytes"
 	"encoding/binary"
+	"errors"
 	"hash/crc32"
 	"net"
 	"slices"
@@ -275,6 +276,57 @@ func pipeLink(t *testing.T, b *peerEnd) (*link, *wire.Conn, net.Conn) {
 	l := b.peers.links[0]
 	l.use(lane.Main, c)
 	return l, c, remote
+}
+
+// What its reader has taken off a connection before another one took its place
+// counts no more: a message may be of a process that has died since, and an
+// acknowledgement is of other bytes.
+func TestLateFramesOfAFormerConnection(t *testing.T) {
+	defer goleak.VerifyNone(t)
+	ls, members := listeners(t, 2)
+	ls[0].Close()
+	b := startPeer(t, ls[1], members, 2, nil)
+	defer b.peers.Close()
+	l, former, remote := pipeLink(t, b)
+	defer remote.Close()
+	defer former.Close()
+	in := inbox{link: l, conn: former, id: lane.Main, receiver: lane.NewReceiver(peerMaxMessage)}
+	m := sealed{heartbeat(2, 1).Message}
+	message := make([]byte, m.SizeVT())
+	if _, err := m.MarshalToSizedBufferVT(message); err != nil {
+		t.Fatal(err)
+	}
+	ack := func(upTo uint64) []byte { return lane.AppendAck(nil, upTo) }
+	b.peers.Send(largeAccept(1, 1, 5, 1<<20))
+	if err := in.take(wire.KindPeer, message); err != nil {
+		t.Fatal(err)
+	}
+	b.wait("the message", func(ev Event) bool { _, ok := ev.(PeerReceived); return ok })
+	if err := in.take(wire.KindPeerAck, ack(100)); err != nil {
+		t.Fatal(err)
+	}
+
+	_, next, remote := pipeLink(t, b)
+	defer remote.Close()
+	defer next.Close()
+	b.peers.Send(largeAccept(1, 2, 5, 1<<20))
+	queued := b.peers.Links()[0].Queued
+	for _, frame := range []struct {
+		kind    byte
+		payload []byte
+	}{{wire.KindPeer, message}, {wire.KindPeerAck, ack(200)}} {
+		if err := in.take(frame.kind, frame.payload); !errors.Is(err, errReplaced) {
+			t.Errorf("a frame of kind %d is taken: %v", frame.kind, err)
+		}
+	}
+	if now := b.peers.Links()[0].Queued; now != queued {
+		t.Errorf("%d bytes are queued, %d were before the acknowledgement", now, queued)
+	}
+	for len(b.events) > 0 {
+		if ev, ok := (<-b.events).(PeerReceived); ok {
+			t.Errorf("%v was delivered", ev)
+		}
+	}
 }
 
 // Heartbeats give their place to the next one also where nothing else is on the
