@@ -1,6 +1,7 @@
 package replog_test
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"strings"
@@ -143,5 +144,42 @@ func TestLastVoteOfAClosedSegmentIsGone(t *testing.T) {
 		if _, err := replog.Open(options(after)); !errors.As(err, &damaged) || damaged.File != firstSegment {
 			t.Errorf("%s: %v", what, err)
 		}
+	}
+}
+
+// A block of records that shows what it held before the last write of it, while
+// the marks behind it and a later flush are there: nothing that a mark names is
+// passed over, although what is left looks whole.
+func TestBlockThatShowsWhatItHeldBefore(t *testing.T) {
+	fsys := faultfs.New()
+	large := func(fsys *faultfs.FS) replog.StorageOptions {
+		opts := options(fsys)
+		opts.SegmentBytes = 64 << 10 // all of it goes into one
+		return opts
+	}
+	o, err := replog.Open(large(fsys))
+	must(t, err)
+	vote := func(slot paxos.Slot, n int) {
+		r := record(slot, n)
+		r.Chosen = 0 // nothing else tells of it
+		must(t, o.Storage.Append([]*paxos.Record{r}))
+		must(t, o.Storage.Sync())
+	}
+	vote(1, 100)
+	end := recordsEnd(t, fsys, firstSegment)
+	content, err := fsys.ReadFile(firstSegment)
+	must(t, err)
+	block := end &^ 4095
+	before := bytes.Clone(content[block : block+4096])
+	vote(2, 100)
+	if now := recordsEnd(t, fsys, firstSegment); now&^4095 != block {
+		t.Fatalf("the second record ends at %d, the first one at %d: not in one block", now, end)
+	}
+	vote(3, 5000)
+	after := fsys.CrashLost()
+	must(t, after.Overwrite(firstSegment, block, before))
+	var damaged *replog.DamagedError
+	if o, err := replog.Open(large(after)); !errors.As(err, &damaged) || damaged.Doubtful {
+		t.Errorf("%v, found %+v", err, o)
 	}
 }
