@@ -27,16 +27,19 @@ type peak struct{ d, at time.Duration }
 func (p *peak) sample(now, d time.Duration) {
 	d = min(max(d, 0), patienceMost)
 	if d < p.d {
-		const steps = fadeTime / time.Millisecond
-		d = p.d - (p.d-d)/steps*min((now-p.at)/time.Millisecond, steps)
+		d = p.d - faded(p.d-d, now-p.at)
 	}
 	p.d, p.at = d, now
 }
 
 // left is the peak, faded to nothing in the time since it was measured.
-func (p *peak) left(now time.Duration) time.Duration {
-	const steps = fadeTime / time.Millisecond
-	return p.d - p.d/steps*min((now-p.at)/time.Millisecond, steps)
+func (p *peak) left(now time.Duration) time.Duration { return p.d - faded(p.d, now-p.at) }
+
+// faded is what fades of d within a time. It counts microseconds: votes and
+// flushes are measured every few hundred of them, and each counts from the last.
+func faded(d, within time.Duration) time.Duration {
+	const steps = fadeTime / time.Microsecond
+	return d * min(within/time.Microsecond, steps) / steps // patienceMost * steps is no overflow
 }
 
 // link is what is known of the way to another member and back.

@@ -86,6 +86,11 @@ func anotherDisk(m *paxos.Member, incarnation uint64) string {
 		m.Name, m.Incarnation, incarnation)
 }
 
+func notFoundedWith(h *pb.PeerHello, c *paxos.Configuration) string {
+	return fmt.Sprintf("cell %q was founded without a replica %s; its members are %s: take %s out of --initial-cluster and stop it",
+		c.Cell, h.GetName(), memberNames(c.Members), h.GetName())
+}
+
 // adopt takes the configuration that slot 1 (or a snapshot) holds.
 func (n *Node) adopt(c *paxos.Configuration) {
 	if n.config != nil {
@@ -217,7 +222,12 @@ func objection(h *pb.PeerHello, cell, self string, id paxos.ReplicaID, members [
 		return fmt.Sprintf("%s calls itself replica %d of the cell, here it is replica %d: the lists of initial members differ (here: %s)",
 			h.GetName(), h.GetReplica(), id, memberNames(members)), config != nil
 	case config != nil:
-		if m := member(config, id); m == nil || m.Incarnation != h.GetIncarnation() {
+		m := member(config, id)
+		if m == nil {
+			// This replica was started with more members than the cell was founded with.
+			return notFoundedWith(h, config), true
+		}
+		if m.Incarnation != h.GetIncarnation() {
 			return anotherDisk(m, h.GetIncarnation()), true
 		}
 	}

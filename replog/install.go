@@ -21,6 +21,9 @@ const (
 	fetchChunk   = 512 << 10
 	fetchTimeout = 3 * time.Second
 	fetchTries   = 3 // without an answer, then another peer is asked
+	// fetchLongest bounds how long bytes that arrive are taken for the piece that
+	// was asked for: they may be of another message.
+	fetchLongest = time.Minute
 )
 
 type fetching struct {
@@ -29,6 +32,7 @@ type fetching struct {
 	slot    paxos.Slot // of the snapshot, 0 until its first piece has come
 	offset  uint64
 	asked   time.Duration
+	arrived time.Duration // when bytes of a large message last came from there
 	tries   int
 	writing bool // a piece is on its way to the disk
 
@@ -56,7 +60,7 @@ func (n *Node) needSnapshot(from paxos.ReplicaID) {
 
 // begin starts over, with the newest snapshot of a peer.
 func (f *fetching) begin(from paxos.ReplicaID) {
-	f.from, f.slot, f.offset, f.tries = from, 0, 0, 0
+	f.from, f.slot, f.offset, f.tries, f.arrived = from, 0, 0, 0, 0
 }
 
 // fetchElsewhere turns to the next peer that is connected; with none it stays.
@@ -88,10 +92,19 @@ func (n *Node) askChunk() {
 	}})
 }
 
+// fetchArriving hears that a large message is on its way from a peer. On a slow
+// link a piece takes longer than fetchTimeout, and one that is asked for again
+// while it comes has to be carried again, before the next.
+func (n *Node) fetchArriving(from paxos.ReplicaID) {
+	if f := &n.fetch; f.from == from && n.now-f.asked < fetchLongest {
+		f.arrived = n.now
+	}
+}
+
 // fetchTick asks again when nothing came.
 func (n *Node) fetchTick() {
 	f := &n.fetch
-	if !f.active || f.writing || n.now-f.asked < fetchTimeout {
+	if !f.active || f.writing || n.now-max(f.asked, f.arrived) < fetchTimeout {
 		return
 	}
 	if f.tries++; f.tries >= fetchTries {

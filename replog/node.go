@@ -278,6 +278,7 @@ func (n *Node) Step(now time.Duration, ev Event) {
 	case PeerReceived:
 		n.peerReceived(ev.Peer, ev.Message)
 	case PeerArriving:
+		n.fetchArriving(ev.Peer)
 		n.px.Step(n.now, paxos.Arriving{From: ev.Peer})
 	case PeerSent:
 		n.px.Step(n.now, paxos.Sent{To: ev.Peer, Queued: ev.Queued})

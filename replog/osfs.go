@@ -33,14 +33,28 @@ func NewOSFS(dir string) (*OSFS, error) {
 	if err != nil {
 		return nil, fmt.Errorf("data directory %s: %w", dir, err)
 	}
+	parents := parentsToSync(abs)
 	if err := callMkdirAll(abs, 0o700); err != nil {
 		return nil, fmt.Errorf("making the data directory %s: %w", abs, err)
 	}
-	// The directory's own name must be durable before anything in it counts.
-	if err := syncPath(filepath.Dir(abs)); err != nil && !errors.Is(err, fs.ErrPermission) {
-		return nil, fmt.Errorf("making the data directory %s durable: %w", abs, err)
+	// The directory's own name must be durable before anything in it counts, and so
+	// must those of the directories that are made for it.
+	for _, dir := range parents {
+		if err := syncPath(dir); err != nil && !errors.Is(err, fs.ErrPermission) {
+			return nil, fmt.Errorf("making the data directory %s durable: %w", abs, err)
+		}
 	}
 	return &OSFS{dir: abs}, nil
+}
+
+// parentsToSync gives the directory that dir is in, and as long as that is not
+// there yet the one that it is in, highest first.
+func parentsToSync(dir string) []string {
+	parent := filepath.Dir(dir)
+	if _, err := os.Stat(parent); errors.Is(err, fs.ErrNotExist) && parent != dir {
+		return append(parentsToSync(parent), parent)
+	}
+	return []string{parent}
 }
 
 // String is the directory.

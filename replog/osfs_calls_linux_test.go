@@ -395,3 +395,26 @@ func TestCallsAreTheKernels(t *testing.T) {
 		}
 	}
 }
+
+// The names of all directories that are made for the data are durable, and not
+// that of the last alone: a power cut would take all below with it.
+func TestDirectoriesAboveTheDataAreDurable(t *testing.T) {
+	top := t.TempDir()
+	var synced []string
+	old := callSyncDir
+	defer func() { callSyncDir = old }()
+	callSyncDir = func(d *os.File) error {
+		synced = append(synced, d.Name())
+		return old(d)
+	}
+	data := filepath.Join(top, "a", "b", "data")
+	for _, want := range [][]string{{top, filepath.Join(top, "a"), filepath.Join(top, "a", "b")}, {filepath.Join(top, "a", "b")}} {
+		synced = nil
+		if _, err := NewOSFS(data); err != nil {
+			t.Fatal(err)
+		}
+		if !slices.Equal(synced, want) {
+			t.Errorf("synced were %v, want %v", synced, want)
+		}
+	}
+}

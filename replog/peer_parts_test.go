@@ -3,6 +3,7 @@ package replog
 import (
 	"bytes"
 	"encoding/binary"
+	"errors"
 	"hash/crc32"
 	"net"
 	"slices"
@@ -255,18 +256,11 @@ func TestPartsOfAnotherConnection(t *testing.T) {
 	b.wait("the message", func(ev Event) bool { r, ok := ev.(PeerReceived); return ok && r.Message.GetPaxos().GetSequence() == 1 })
 }
 
-// A heartbeat that waits for a socket that takes nothing gives its place to the
-// next one.
-func TestNewerHeartbeatTakesTheOldersPlace(t *testing.T) {
-	defer goleak.VerifyNone(t)
-	ls, members := listeners(t, 2)
-	ls[0].Close()
-	b := startPeer(t, ls[1], members, 2, nil)
-	defer b.peers.Close()
-	local, remote := net.Pipe() // takes nothing that is not read
-	defer remote.Close()
+// pipeLink is a link whose main lane is a pipe, which takes nothing that is not
+// read at its remote end.
+func pipeLink(t *testing.T, b *peerEnd) (*link, *wire.Conn, net.Conn) {
+	local, remote := net.Pipe()
 	c := b.peers.newConn(local, false)
-	defer c.Close()
 	shaken := make(chan error, 1)
 	go func() { shaken <- c.Handshake(t.Context()) }()
 	preface := make([]byte, len(wire.Preface))
@@ -281,6 +275,148 @@ func TestNewerHeartbeatTakesTheOldersPlace(t *testing.T) {
 	}
 	l := b.peers.links[0]
 	l.use(lane.Main, c)
+	return l, c, remote
+}
+
+// What its reader has taken off a connection before another one took its place
+// counts no more: a message may be of a process that has died since, and an
+// acknowledgement is of other bytes.
+func TestLateFramesOfAFormerConnection(t *testing.T) {
+	defer goleak.VerifyNone(t)
+	ls, members := listeners(t, 2)
+	ls[0].Close()
+	b := startPeer(t, ls[1], members, 2, nil)
+	defer b.peers.Close()
+	l, former, remote := pipeLink(t, b)
+	defer remote.Close()
+	defer former.Close()
+	in := inbox{link: l, conn: former, id: lane.Main, receiver: lane.NewReceiver(peerMaxMessage)}
+	m := sealed{heartbeat(2, 1).Message}
+	message := make([]byte, m.SizeVT())
+	if _, err := m.MarshalToSizedBufferVT(message); err != nil {
+		t.Fatal(err)
+	}
+	ack := func(upTo uint64) []byte { return lane.AppendAck(nil, upTo) }
+	b.peers.Send(largeAccept(1, 1, 5, 1<<20))
+	if err := in.take(wire.KindPeer, message); err != nil {
+		t.Fatal(err)
+	}
+	b.wait("the message", func(ev Event) bool { _, ok := ev.(PeerReceived); return ok })
+	if err := in.take(wire.KindPeerAck, ack(100)); err != nil {
+		t.Fatal(err)
+	}
+
+	_, next, remote := pipeLink(t, b)
+	defer remote.Close()
+	defer next.Close()
+	b.peers.Send(largeAccept(1, 2, 5, 1<<20))
+	queued := b.peers.Links()[0].Queued
+	for _, frame := range []struct {
+		kind    byte
+		payload []byte
+	}{{wire.KindPeer, message}, {wire.KindPeerAck, ack(200)}} {
+		if err := in.take(frame.kind, frame.payload); !errors.Is(err, errReplaced) {
+			t.Errorf("a frame of kind %d is taken: %v", frame.kind, err)
+		}
+	}
+	if now := b.peers.Links()[0].Queued; now != queued {
+		t.Errorf("%d bytes are queued, %d were before the acknowledgement", now, queued)
+	}
+	for len(b.events) > 0 {
+		if ev, ok := (<-b.events).(PeerReceived); ok {
+			t.Errorf("%v was delivered", ev)
+		}
+	}
+}
+
+// Heartbeats give their place to the next one also where nothing else is on the
+// way, as with many reads and no writes on a slow link.
+func TestHeartbeatsAloneDoNotQueueUp(t *testing.T) {
+	defer goleak.VerifyNone(t)
+	ls, members := listeners(t, 2)
+	ls[0].Close()
+	b := startPeer(t, ls[1], members, 2, nil)
+	defer b.peers.Close()
+	l, c, remote := pipeLink(t, b)
+	defer remote.Close()
+	defer c.Close()
+	const last = 20_000
+	for sequence := uint64(1); sequence <= last; sequence++ {
+		b.peers.Send(heartbeat(1, sequence))
+	}
+	if queued := c.Queued(); queued > 32<<10 {
+		t.Fatalf("%d bytes wait for the socket", queued)
+	}
+	receiver := lane.NewReceiver(peerMaxMessage)
+	for came := uint64(0); came < last; {
+		header := make([]byte, 8)
+		if _, err := readFull(remote, header); err != nil {
+			t.Fatalf("%v, behind heartbeat %d", err, came)
+		}
+		payload := make([]byte, binary.BigEndian.Uint32(header))
+		if _, err := readFull(remote, payload); err != nil {
+			t.Fatal(err)
+		}
+		if len(payload) == 0 {
+			continue
+		}
+		m := new(pb.PeerMessage)
+		if body, err := unseal(payload); err != nil || m.Decode(body) != nil {
+			t.Fatal(err)
+		}
+		came = m.GetPaxos().GetSequence()
+		receiver.Whole(len(payload))
+		if upTo, due := receiver.Ack(); due {
+			if err := l.acked(c, lane.Main, lane.AppendAck(nil, upTo)); err != nil {
+				t.Fatal(err)
+			}
+			receiver.Acked(upTo)
+		}
+	}
+}
+
+// A part for which the queue has no room ends the connection: it counts as sent,
+// and would be waited for without end.
+func TestPartWithoutRoomEndsTheConnection(t *testing.T) {
+	defer goleak.VerifyNone(t)
+	ls, members := listeners(t, 2)
+	ls[0].Close()
+	b := startPeer(t, ls[1], members, 2, nil)
+	defer b.peers.Close()
+	_, c, remote := pipeLink(t, b)
+	defer remote.Close()
+	defer c.Close()
+	small := Send{To: 1, Message: &pb.PeerMessage{Body: &pb.PeerMessage_Founding{Founding: &pb.Founding{Name: string(make([]byte, 4000))}}}}
+	for i := 0; b.peers.Dropped() == 0; i++ {
+		if i > 2*peerQueueBytes/4000 {
+			t.Fatal("the queue has no end")
+		}
+		b.peers.Send(small)
+	}
+	ended := make(chan error, 1)
+	go func() {
+		_, _, err := c.Read()
+		ended <- err
+	}()
+	b.peers.Send(largeAccept(1, 1, 5, 1<<20))
+	select {
+	case <-ended:
+	case <-time.After(2 * time.Second): // before nothing has been written for so long that it ends anyway
+		t.Error("the connection stays, and what is counted as on its way will never arrive")
+	}
+}
+
+// A heartbeat that waits for a socket that takes nothing gives its place to the
+// next one.
+func TestNewerHeartbeatTakesTheOldersPlace(t *testing.T) {
+	defer goleak.VerifyNone(t)
+	ls, members := listeners(t, 2)
+	ls[0].Close()
+	b := startPeer(t, ls[1], members, 2, nil)
+	defer b.peers.Close()
+	l, c, remote := pipeLink(t, b)
+	defer remote.Close()
+	defer c.Close()
 	b.peers.Send(largeAccept(1, 1, 5, 1<<20))
 	for sequence := uint64(10); sequence < 1010; sequence++ {
 		b.peers.Send(heartbeat(1, sequence))

@@ -19,7 +19,7 @@ import (
 type outbox struct {
 	sender *lane.Sender
 	// beat is a heartbeat that waits: the socket takes nothing at the moment, and
-	// parts are not acknowledged yet. A newer heartbeat replaces it: the older one
+	// not all that has left is acknowledged yet. A newer heartbeat replaces it: the older one
 	// tells the peer nothing more.
 	beat *pb.PeerMessage
 	room []byte // of parts
@@ -162,10 +162,12 @@ func (l *link) pump() {
 		}
 		l.box.room = part
 		if c := l.lane(id).Load(); c != nil {
-			// An error means that the connection has ended, and with it the lane. Its
-			// queue is never full: the window is smaller.
+			// An error means that the connection has ended, and with it the lane, or
+			// that small messages have filled its queue. The part counts as sent and
+			// would never be acknowledged: its reader ends the connection at once.
 			if err := c.HoldBytes(wire.KindPeerPart, part); err != nil {
 				l.sent(err, id)
+				c.SetReadTimeout(time.Nanosecond)
 			}
 		}
 	}

@@ -1,6 +1,7 @@
 package replog_test
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"strings"
@@ -109,5 +110,76 @@ func TestBadBytesInTheUnusedLastBlock(t *testing.T) {
 		if o = open(t, fsys); len(o.Notes) > 0 {
 			t.Errorf("byte %d: told again: %q", at, o.Notes)
 		}
+	}
+}
+
+// What was accepted and is not known to be chosen is a vote. Where it stands at
+// the end of a segment behind which others follow, nothing but the header of the
+// next one tells that it was there.
+func TestLastVoteOfAClosedSegmentIsGone(t *testing.T) {
+	fsys := faultfs.New()
+	o := open(t, fsys)
+	for slot := paxos.Slot(1); ; slot++ {
+		r := record(slot, 1500)
+		r.Chosen = 0
+		must(t, o.Storage.Append([]*paxos.Record{r}))
+		must(t, o.Storage.Sync())
+		if names, err := fsys.List("log"); err != nil || len(names) > 2 {
+			must(t, err)
+			break
+		}
+	}
+	end := recordsEnd(t, fsys, firstSegment)
+	for what, spoil := range map[string]func(*faultfs.FS) error{
+		"a byte of the last record is another": func(after *faultfs.FS) error {
+			return after.Overwrite(firstSegment, end-20, []byte{0xa5})
+		},
+		"all behind it is empty as well": func(after *faultfs.FS) error {
+			return after.Overwrite(firstSegment, end-1400, make([]byte, 16<<10-(end-1400)))
+		},
+	} {
+		after := fsys.CrashLost()
+		must(t, spoil(after))
+		var damaged *replog.DamagedError
+		if _, err := replog.Open(options(after)); !errors.As(err, &damaged) || damaged.File != firstSegment {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+}
+
+// A block of records that shows what it held before the last write of it, while
+// the marks behind it and a later flush are there: nothing that a mark names is
+// passed over, although what is left looks whole.
+func TestBlockThatShowsWhatItHeldBefore(t *testing.T) {
+	fsys := faultfs.New()
+	large := func(fsys *faultfs.FS) replog.StorageOptions {
+		opts := options(fsys)
+		opts.SegmentBytes = 64 << 10 // all of it goes into one
+		return opts
+	}
+	o, err := replog.Open(large(fsys))
+	must(t, err)
+	vote := func(slot paxos.Slot, n int) {
+		r := record(slot, n)
+		r.Chosen = 0 // nothing else tells of it
+		must(t, o.Storage.Append([]*paxos.Record{r}))
+		must(t, o.Storage.Sync())
+	}
+	vote(1, 100)
+	end := recordsEnd(t, fsys, firstSegment)
+	content, err := fsys.ReadFile(firstSegment)
+	must(t, err)
+	block := end &^ 4095
+	before := bytes.Clone(content[block : block+4096])
+	vote(2, 100)
+	if now := recordsEnd(t, fsys, firstSegment); now&^4095 != block {
+		t.Fatalf("the second record ends at %d, the first one at %d: not in one block", now, end)
+	}
+	vote(3, 5000)
+	after := fsys.CrashLost()
+	must(t, after.Overwrite(firstSegment, block, before))
+	var damaged *replog.DamagedError
+	if o, err := replog.Open(large(after)); !errors.As(err, &damaged) || damaged.Doubtful {
+		t.Errorf("%v, found %+v", err, o)
 	}
 }

@@ -158,8 +158,12 @@ func (s *Sender) partsUnderWay() bool {
 
 func (l *sending) partUnderWay() bool { return l.acked < l.parts }
 
-// Waits reports whether an acknowledgement of a part is to come on the lane.
-func (s *Sender) Waits(id ID) bool { return s.lanes[id].partUnderWay() }
+// Waits reports whether an acknowledgement is to come on the lane: of a part, or
+// of so much that went whole that one is due.
+func (s *Sender) Waits(id ID) bool {
+	l := &s.lanes[id]
+	return l.partUnderWay() || l.sent-l.acked >= 2*ackEvery
+}
 
 // Next gives the next part to leave now, nil: none. The payload of the frame is
 // appended to room.
