@@ -303,18 +303,18 @@ func (r *Replica) onAccept(m *Message) {
 		r.catch.sent = max(r.catch.sent, m.Entries[n-1].Slot)
 	}
 	for _, e := range m.Entries {
-		if e.Slot <= r.chosen || e.Slot > limit {
+		if e.Slot <= r.chosen {
 			continue
 		}
 		x := r.log.get(e.Slot)
 		if x != nil && x.Ballot == m.Ballot {
 			continue // repeated
 		}
-		if r.diskBehind() {
-			break // it will be sent again
-		}
-		if x == nil && e.Slot > r.chosen+1 && r.openBytes > 2*r.o.WindowBytes {
-			continue // no room beyond a gap; it will be sent again
+		// What finds no room is sent again, or fetched.
+		beyond := x == nil && e.Slot > r.chosen+1 && r.openBytes > 2*r.o.WindowBytes
+		if e.Slot > limit || beyond || r.diskBehind() {
+			r.catch.dropped = true
+			continue
 		}
 		r.store(Entry{Slot: e.Slot, Ballot: m.Ballot, Value: e.Value})
 	}

@@ -27,11 +27,17 @@ type catchUp struct {
 	// an accept last came from it.
 	sent   Slot
 	cameAt time.Duration
+
+	// dropped: something that came found no room here, at the disk or beyond a gap.
+	// It is not on its way any more, whatever was sent.
+	dropped bool
 }
 
 // onTheWay reports whether the next slot has been sent to this replica by the
 // leader that it follows, so that it will come, unless it was lost.
-func (r *Replica) onTheWay() bool { return r.leader != 0 && r.chosen < r.catch.sent }
+func (r *Replica) onTheWay() bool {
+	return r.leader != 0 && r.chosen < r.catch.sent && !r.catch.dropped
+}
 
 // behind notes that slots up to target are chosen and not all known here.
 func (r *Replica) behind(target Slot, peer ReplicaID) {
@@ -104,7 +110,11 @@ func (r *Replica) otherPeer(id ReplicaID) ReplicaID {
 
 func (r *Replica) askCatchUp() {
 	c := &r.catch
-	if c.asked || c.target <= r.chosen || r.lead != nil || r.diskBehind() {
+	if c.asked || c.target <= r.chosen || r.lead != nil {
+		return
+	}
+	if r.diskBehind() {
+		c.dropped = true // asked once the disk has room, see persisted
 		return
 	}
 	if c.peer == 0 || c.peer == r.o.ID {
@@ -113,7 +123,7 @@ func (r *Replica) askCatchUp() {
 	if c.peer == 0 {
 		return
 	}
-	c.asked, c.at = true, r.now
+	c.asked, c.at, c.dropped = true, r.now, false
 	r.send(Message{Kind: MsgCatchUp, To: c.peer, Slot: r.chosen + 1, Limit: catchUpBytes})
 }
 
@@ -196,7 +206,11 @@ func (r *Replica) onCatchUpReply(m *Message) {
 // learn takes a value that is known to be chosen.
 // Invariant: a chosen value never changes.
 func (r *Replica) learn(e Entry) {
-	if e.Slot != r.chosen+1 || (r.lead != nil && !invariant.Planted(invariant.LeaderLearns)) || r.diskBehind() {
+	if e.Slot != r.chosen+1 || (r.lead != nil && !invariant.Planted(invariant.LeaderLearns)) {
+		return
+	}
+	if r.diskBehind() {
+		r.catch.dropped = true
 		return
 	}
 	x := r.log.get(e.Slot)

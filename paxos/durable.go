@@ -60,4 +60,7 @@ func (r *Replica) persisted(sequence uint64) {
 	if r.lead != nil {
 		r.countVotes()
 	}
+	if r.catch.dropped && !r.diskBehind() {
+		r.askCatchUp()
+	}
 }

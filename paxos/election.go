@@ -216,7 +216,7 @@ func (r *Replica) follow(b Ballot, leader ReplicaID) {
 		r.becomeFollower(b, leader)
 		// The leader knows all that is chosen, and it is heard: what was asked of
 		// others, who may be dead, need not be waited for.
-		r.catch.sent, r.catch.asked, r.catch.vain = 0, false, 0
+		r.catch.sent, r.catch.asked, r.catch.vain, r.catch.dropped = 0, false, 0, false
 		if leader != 0 {
 			r.catch.peer = leader
 		}
