@@ -78,6 +78,21 @@ func (e *InUseError) Error() string {
 	return fmt.Sprintf("the data directory %s is in use by %s: stop that one, or give another directory", e.Dir, by)
 }
 
+// StoppedError says that a write, a flush or a change of a name has failed, so that
+// the storage writes nothing any more. The process must end: what is on the disk is
+// not known, and a replica that went on could neither vote nor catch up.
+type StoppedError struct {
+	Doing string // what failed
+	Err   error
+}
+
+func (e *StoppedError) Error() string {
+	return fmt.Sprintf("%s: %v; this replica writes nothing any more: look at the disk, then start it again", e.Doing, e.Err)
+}
+
+// Unwrap returns the error of the file system.
+func (e *StoppedError) Unwrap() error { return e.Err }
+
 // checkFormat refuses data of another format, by its file's name.
 func checkFormat(name string, format uint32) error {
 	switch {

@@ -39,7 +39,7 @@ func (f *failStop) fail(doing string, err error) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.err == nil {
-		f.err = fmt.Errorf("%s: %w; this replica writes nothing any more: look at the disk, then start it again", doing, err)
+		f.err = &StoppedError{Doing: doing, Err: err}
 	}
 	return f.err
 }

@@ -1,5 +1,7 @@
 package sim
 
+import "slices"
+
 // setAside draws the replicas whose faults do not end with the others: all but
 // some majority. A cell has to get well with that majority alone; a run in which
 // everything is mended at once would not show what a rest of trouble prevents.
@@ -18,10 +20,18 @@ func (w *World) setAside() {
 		i := w.faultRandom.below(int64(len(usable)))
 		p := usable[i]
 		usable = append(usable[:i:i], usable[i+1:]...)
-		if len(w.history.slots) > 0 && !p.torn && !p.spoiled && !p.emptied { // to be founded a cell needs every member
+		if w.foundedBeside(p) && !p.torn && !p.spoiled && !p.emptied { // to be founded a cell needs every member
 			p.aside = true
 		}
 	}
+}
+
+// foundedBeside reports whether a replica that goes on without p knows that the cell
+// is founded.
+func (w *World) foundedBeside(p *process) bool {
+	return slices.ContainsFunc(w.replicas, func(q *process) bool {
+		return q != p && !q.aside && q.refused == nil && q.identity != 0
+	})
 }
 
 // afflict gives a replica that is set aside one lasting fault.

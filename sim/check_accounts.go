@@ -2,6 +2,7 @@ package sim
 
 import (
 	"fmt"
+	"slices"
 
 	"github.com/seed70370324/lockd/client/machine"
 	"github.com/seed70370324/lockd/lockd/master"
@@ -78,7 +79,9 @@ func (w *World) underWay() string {
 
 // lostItsWay reports whether a client was given addresses of strangers alone, and has
 // nothing that leads it back to the cell.
-func (c *client) lostItsWay() bool { return !c.hasReplicas && c.state != machine.Live }
+func (c *client) lostItsWay() bool {
+	return !c.hasReplicas && (c.state != machine.Live || c.dialed == nil || !slices.Contains(c.w.replicas, c.dialed.p))
+}
 
 // checkAccounts holds the counts of all machines against what they count.
 func (w *World) checkAccounts() {

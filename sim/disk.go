@@ -283,8 +283,9 @@ func (d *disk) must(what string, err error) bool {
 // bearable handles an error of a snapshot's file: the replica goes on with what
 // it had before, unless the whole machine is gone.
 func (d *disk) bearable(what string, err error) bool {
+	var stopped *replog.StoppedError
 	switch {
-	case errors.Is(err, faultfs.ErrStopped):
+	case errors.Is(err, faultfs.ErrStopped), errors.As(err, &stopped):
 		return d.must(what, err)
 	case isDiskFault(err):
 		d.count(err)

@@ -200,7 +200,7 @@ func (s *session) inHand() bool {
 	return s.opening != nil || s.conn != nil && (s.attaching || (s.hand != nil && s.hand.open && s.hand.conn == s.conn))
 }
 
-// answeredLast returns when the last KeepAlive or Attach was answered, in lease time.
+// answeredLast returns when the last KeepAlive, Attach or opening was answered, in lease time.
 func (s *session) answeredLast() time.Duration {
 	if s.hand != nil && !s.hand.open {
 		return max(s.answered, s.hand.end)

@@ -199,6 +199,7 @@ func (m *Master) opened(o *opening) {
 	m.bind(s, o.conn)
 	// A repeat may come late, when the session has events already.
 	s.attaching = false
+	s.answered = m.leaseTime(m.now) // its lease counts from o.since, which may be long ago
 	m.sendEvents(s)
 	lease, ok := m.grant(s, o.since)
 	invariant.Assert(ok, "session %d gets a lease with its opening", s.id)

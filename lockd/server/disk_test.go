@@ -321,6 +321,54 @@ func TestSnapshotIsGivenUpAtStop(t *testing.T) {
 	}
 }
 
+// brokenStorage fails at snapshots.
+type brokenStorage struct {
+	replog.StorageAPI
+	err error
+}
+
+func (s brokenStorage) ReceiveSnapshot(*pb.SnapshotChunk) (*pb.SnapshotMeta, any, error) {
+	return nil, nil, s.err
+}
+func (s brokenStorage) SaveSnapshot(*pb.SnapshotMeta, replog.Snapshot) error { return s.err }
+
+// TestStoppedStorageEndsTheReplica: a failure at a snapshot's file is borne, unless
+// the storage writes nothing any more since.
+func TestStoppedStorageEndsTheReplica(t *testing.T) {
+	for _, test := range []struct {
+		err  error
+		ends bool
+	}{
+		{io.ErrUnexpectedEOF, false},
+		{fmt.Errorf("saving: %w", &replog.StoppedError{Doing: "naming a file", Err: io.ErrUnexpectedEOF}), true},
+	} {
+		sl := newSlow(brokenStorage{err: test.err})
+		var events []replica.Event
+		var ended []error
+		var mu sync.Mutex
+		sl.post = func(ev replica.Event) { mu.Lock(); events = append(events, ev); mu.Unlock() }
+		sl.fail = func(err error) { mu.Lock(); ended = append(ended, err); mu.Unlock() }
+		sl.receive(&pb.SnapshotChunk{})
+		sl.save(&replog.SaveSnapshot{Meta: &pb.SnapshotMeta{Slot: 3}})
+		var jobs sync.WaitGroup
+		jobs.Add(2)
+		sl.reads.put(jobs.Done)
+		sl.saves.put(jobs.Done)
+		go sl.reads.run()
+		go sl.saves.run()
+		jobs.Wait()
+		sl.close()
+		if len(ended) == 2 != test.ends || len(events) == 2 == test.ends {
+			t.Errorf("%v: %d events, and it has failed %d times", test.err, len(events), len(ended))
+		}
+		for _, err := range ended {
+			if !errors.Is(err, test.err) {
+				t.Errorf("it fails with %v", err)
+			}
+		}
+	}
+}
+
 func TestWorkerIsBounded(t *testing.T) {
 	w := newWorker()
 	var ran []int

@@ -141,6 +141,9 @@ func (s *slow) readSnapshot(r replog.SnapshotRead) {
 func (s *slow) receive(c *pb.SnapshotChunk) {
 	ok := s.reads.put(func() {
 		meta, state, err := s.storage.ReceiveSnapshot(c)
+		if s.stopped("receive a snapshot", err) {
+			return
+		}
 		s.post(replog.SnapshotReceived{Meta: meta, State: state, Err: err})
 	})
 	if !ok {
@@ -153,11 +156,25 @@ func (s *slow) save(o *replog.SaveSnapshot) {
 	slot := paxos.Slot(o.Meta.GetSlot())
 	ok := s.saves.put(func() {
 		err := s.storage.SaveSnapshot(o.Meta, stoppable{o.Snapshot, &s.stop})
+		if s.stopped("save a snapshot", err) {
+			return
+		}
 		s.post(replog.SnapshotSaved{Slot: slot, Err: err})
 	})
 	if !ok {
 		s.post(replog.SnapshotSaved{Slot: slot, Err: errBusy})
 	}
+}
+
+// stopped reports whether an error has ended all writing, and fails if so: a replica
+// that has nothing to append would not notice otherwise, and stay behind for good.
+func (s *slow) stopped(doing string, err error) bool {
+	var stopped *replog.StoppedError
+	if !errors.As(err, &stopped) {
+		return false
+	}
+	s.fail(fmt.Errorf("%s: %w", doing, err))
+	return true
 }
 
 // stoppable makes the writing of a snapshot end early when the replica stops;
