@@ -260,7 +260,8 @@ func (r *raw) ask(m *storepb.Command) {
 		errors: []wirepb.ErrorCode{wirepb.ErrorCode_UNKNOWN_SESSION}}
 	if x := w(r).pool.session(a.session); x != nil {
 		x.sent[a.request]++
-		a.sent = x.sent[a.request] // what was sent on an earlier connection may be answered here
+		a.sent = x.sent[a.request]  // what was sent on an earlier connection may be answered here
+		a.free = r.races(a.session) // and this one at the connection that the session moves to
 	}
 	for _, o := range r.asked {
 		if o.is("request", 0, a.session, a.request) && !o.must {
