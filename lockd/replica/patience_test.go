@@ -5,6 +5,7 @@ import (
 	"time"
 
 	wirepb "github.com/seed70370324/lockd/internal/wire/pb"
+	"github.com/seed70370324/lockd/paxos"
 	"github.com/seed70370324/lockd/replog"
 	storepb "github.com/seed70370324/lockd/store/pb"
 )
@@ -59,6 +60,29 @@ func TestNoExpiryJustBehindAnAnswer(t *testing.T) {
 	}
 	if c.session(dead) {
 		t.Fatal("a client that attaches and says nothing more lives on")
+	}
+}
+
+// The same of a session whose opening took the log as long as its lease is.
+func TestNoExpiryJustBehindALateOpening(t *testing.T) {
+	c := newCell(t, 1)
+	r := c.reps[0]
+	cl := r.dial()
+	r.log.hold = true
+	cl.post(open(1, nonce(1), 2*time.Second))
+	c.advance(2 * time.Second)
+	held := r.log.kept
+	r.log.kept, r.log.hold = nil, false
+	c.choose(paxos.Value{Kind: paxos.Batch, Commands: held})
+	c.settle()
+	s := cl.next().GetOpened().GetSession()
+	c.advance(25 * tick)
+	if s == 0 || !c.session(s) {
+		t.Fatalf("session %d is expired half a second after its client was told of it", s)
+	}
+	c.advance(2 * time.Second)
+	if c.session(s) {
+		t.Fatal("a client that opens a session and says nothing more lives on")
 	}
 }
 
