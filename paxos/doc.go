@@ -45,10 +45,11 @@
 // sent again that may still arrive: the leader sends again from the first gap when
 // its link carries nothing more and the vote is overdue by the time that votes
 // took lately (seemsLost); a request that is repeated while its answer is on its
-// way is not answered again (onItsWay); a follower fetches only what heartbeats do
-// not name as sent, or when bytes have stopped (catchUpTick). Only whole messages
-// of the leader end a follower's silence, and only whole answers make a leader's
-// majority or confirm a read.
+// way is not answered again (onItsWay); a follower fetches what heartbeats do not
+// name as sent, what it had no room for when it came (catchUp.dropped), and the rest
+// only when bytes have stopped (catchUpTick). Only whole messages of the leader
+// end a follower's silence, and only whole answers make a leader's majority or
+// confirm a read.
 //
 // Every wait for an answer is prolonged by the round trip that is measured
 // (patience.go): silence counts from the first possible answer. An election also
