@@ -292,9 +292,27 @@ func (m *Machine) replied(p *pb.Reply) {
 		m.repeat(r.number)
 	case res.GetCode() == storepb.Code_UNKNOWN_SESSION:
 		m.expire("the service knows the session no more")
+	case leavesNumber(res):
+		m.delayRequest(r, 0)
 	default:
 		m.settle(r, res)
 	}
+}
+
+// The limits that the service asks about before it looks at a request. The first
+// counts the results that it keeps for the session, the second their bytes.
+const (
+	limitResults     = "session_results"
+	limitResultBytes = "session_result_bytes"
+)
+
+// leavesNumber reports whether a refusal leaves the request's number unused: the
+// service has no room for the result before it hears that others have arrived. It
+// executes nothing of a higher number before this one is used, a Release neither.
+// So the request is sent again, with what has arrived since.
+func leavesNumber(res *storepb.Result) bool {
+	l := res.GetLimit()
+	return res.GetCode() == storepb.Code_LIMIT && (l == limitResults || l == limitResultBytes)
 }
 
 // repeat takes the answer that number was not executed since one before it is

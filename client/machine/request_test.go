@@ -8,6 +8,7 @@ import (
 
 	"github.com/seed70370324/lockd/client/machine"
 	"github.com/seed70370324/lockd/internal/wire/pb"
+	"github.com/seed70370324/lockd/store"
 	storepb "github.com/seed70370324/lockd/store/pb"
 )
 
@@ -401,5 +402,31 @@ func TestLimitIsNamed(t *testing.T) {
 		if !errors.As(err, &e) || e.Limit != limit || errors.Is(err, machine.ErrNoSpace) != full || !strings.Contains(err.Error(), "delete something") {
 			t.Errorf("%s: %v", limit, err)
 		}
+	}
+}
+
+// A refusal for want of room for the result leaves the number unused: the request
+// is sent again under it, with what has arrived since, and what stands behind it
+// is executed after all.
+func TestRefusalThatLeavesTheNumberIsRepeated(t *testing.T) {
+	for _, limit := range []string{store.LimitWindow, store.LimitResultBytes} {
+		r := live(t)
+		for id := range machine.CallID(3) {
+			r.call(id + 1)
+			r.request(uint64(id + 1))
+		}
+		r.receive(code(1, storepb.Code_OK))
+		r.receive(reply(2, &storepb.Result{Code: storepb.Code_LIMIT, Limit: limit}))
+		r.receive(code(3, storepb.Code_RETRY))
+		r.pending(2)
+		r.pass(sec)
+		if c := r.request(2); c.GetPut() == nil || c.GetLowestUnanswered() != 2 {
+			t.Fatalf("%s: %v is sent again", limit, c)
+		}
+		r.request(3)
+		r.receive(code(2, storepb.Code_OK))
+		r.receive(code(3, storepb.Code_OK))
+		r.succeeds(2, storepb.Code_OK)
+		r.succeeds(3, storepb.Code_OK)
 	}
 }
