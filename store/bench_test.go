@@ -163,3 +163,28 @@ func BenchmarkClone(b *testing.B) {
 		k.s.Clone()
 	}
 }
+
+// A transaction that asks again and again whether a lock is held under a fence,
+// of as many ghosts as a lock can have and one holder behind them.
+func BenchmarkFenceOfManyGhosts(b *testing.B) {
+	x := newBench(b)
+	ids := x.openAll(2)
+	shared := func() *pb.Command {
+		return &pb.Command{Op: &pb.Command_Acquire{Acquire: &pb.Acquire{Path: "/l", Mode: pb.LockMode_SHARED, Create: true}}}
+	}
+	for n := range uint64(WaitersMax - 1) {
+		x.do(ids[0], shared())
+		x.do(ids[0], &pb.Command{Op: &pb.Command_Forfeit{Forfeit: &pb.Forfeit{Ticket: 2*n + 1}}})
+	}
+	x.do(ids[1], shared())
+	l, _ := x.s.Lock("/l")
+	check := &pb.MultiOp{Op: &pb.MultiOp_Check{Check: &pb.Check{Path: "/l", Conditions: []*pb.Condition{
+		{Demand: &pb.Condition_Fence{Fence: l.Fence}}}}}}
+	m := &pb.Multi{}
+	for range MultiMax {
+		m.Ops = append(m.Ops, check)
+	}
+	for b.Loop() {
+		x.do(ids[1], &pb.Command{Op: &pb.Command_Multi{Multi: m}})
+	}
+}

@@ -91,16 +91,16 @@ func (ws *watches) record(m *Master, changes []store.Change) {
 	if len(ws.byPath) == 0 {
 		return
 	}
-	var last map[string]int
+	var all map[string]told
 	if len(changes) > fewChanges {
-		last = tellingChanges(changes)
+		all = tellingChanges(changes)
 	}
 	for i := range changes {
 		c := &changes[i]
 		switch c.Kind {
 		case store.ChangeCreated, store.ChangeContent, store.ChangeDeleted:
-			if telling(changes, last, c.Path) == i {
-				ws.recordNode(m, changes, i)
+			if t := telling(changes, all, c.Path); t.at == i {
+				ws.recordNode(m, c, t.made)
 			}
 		case store.ChangeLock:
 			if c.Lock.Event != store.LockEventNone {
@@ -113,34 +113,53 @@ func (ws *watches) record(m *Master, changes []store.Change) {
 // fewChanges is up to how many changes of a command are compared one by one.
 const fewChanges = 8
 
-// telling returns the index of the change at whose place a path is told: the last
-// one that created or deleted it, or else the last of its content. So a node
-// is told behind the node above it, and its deletion behind those below it.
-func telling(changes []store.Change, last map[string]int, path string) int {
-	if last != nil {
-		return last[path]
-	}
-	at := -1
-	for i := range changes {
-		if changes[i].Path == path && tellsRather(changes, i, at) {
-			at = i
-		}
-	}
-	return at
+// told is what a command did to a path, of which watches are told one change.
+type told struct {
+	at   int  // index of the change at whose place that is, -1: none
+	made bool // the path was there for nobody before the command: it created it first
 }
 
-func tellingChanges(changes []store.Change) map[string]int {
-	last := make(map[string]int, len(changes))
+// telling returns the change at whose place a path is told: the last one that
+// created or deleted it, or else the last of its content. So a node is told behind
+// the node above it, and its deletion behind those below it. all has the answer for
+// every path, or is nil.
+func telling(changes []store.Change, all map[string]told, path string) told {
+	if all != nil {
+		return all[path]
+	}
+	t, first := told{at: -1}, true
 	for i := range changes {
-		at, ok := last[changes[i].Path]
-		if !ok {
-			at = -1
-		}
-		if tellsRather(changes, i, at) {
-			last[changes[i].Path] = i
+		if changes[i].Path == path {
+			t.take(changes, i, first)
+			first = false
 		}
 	}
-	return last
+	return t
+}
+
+// tellingChanges is telling for every path, in one pass: what a command does to
+// thousands of paths must not be looked through for each of them.
+func tellingChanges(changes []store.Change) map[string]told {
+	all := make(map[string]told, len(changes))
+	for i := range changes {
+		t, had := all[changes[i].Path]
+		if !had {
+			t.at = -1
+		}
+		t.take(changes, i, !had)
+		all[changes[i].Path] = t
+	}
+	return all
+}
+
+// take takes the next change of the path; first: there was none before.
+func (t *told) take(changes []store.Change, i int, first bool) {
+	if first {
+		t.made = changes[i].Kind == store.ChangeCreated
+	}
+	if tellsRather(changes, i, t.at) {
+		t.at = i
+	}
 }
 
 // tellsRather reports whether a path is told at change i rather than at the
@@ -155,9 +174,9 @@ func tellsRather(changes []store.Change, i, at int) bool {
 	return false
 }
 
-// recordNode records the change of a node that is told at index i.
-func (ws *watches) recordNode(m *Master, changes []store.Change, i int) {
-	c := &changes[i]
+// recordNode records the change of a node; made: the command created it first, so
+// that nobody has seen it if it is not there.
+func (ws *watches) recordNode(m *Master, c *store.Change, made bool) {
 	var topics []*topic
 	ws.match(c.Path, func(t *topic) { topics = append(topics, t) })
 	if len(topics) == 0 {
@@ -168,7 +187,7 @@ func (ws *watches) recordNode(m *Master, changes []store.Change, i int) {
 		n.full, n.bare = item(v, false), item(v, true)
 		n.full.Revision, n.bare.Revision = c.Revision, c.Revision
 	} else {
-		if neverSeen(changes, c.Path) {
+		if made {
 			return
 		}
 		n.full = &wirepb.WatchItem{Path: c.Path, Deleted: true, Reason: c.Reason, Revision: c.Revision}
@@ -196,16 +215,6 @@ func (ws *watches) recordLock(m *Master, changes []store.Change, i int) {
 		Holder: c.Lock.Blocker(), Loss: c.Lock.Loss, Fence: c.Lock.Fence, LockGeneration: c.Lock.Generation}}
 	n.bare = n.full
 	ws.append(m, n)
-}
-
-// neverSeen reports whether a command created a path that it deleted again.
-func neverSeen(changes []store.Change, path string) bool {
-	for i := range changes {
-		if changes[i].Path == path {
-			return changes[i].Kind == store.ChangeCreated
-		}
-	}
-	return false
 }
 
 // append adds a change to the log and to its topics, and lets the oldest changes
