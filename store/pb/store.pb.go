@@ -155,12 +155,15 @@ const (
 	Code_BAD_COMMAND      Code = 15 // malformed or unknown command
 	Code_LOCKED           Code = 16 // node has a holder or waiters: delete refused
 	Code_STALE_EPOCH      Code = 17 // time-caused command of an earlier master
-	Code_LIMIT            Code = 18 // a limit of the store (children, window, events) is reached
-	Code_MULTI_FAILED     Code = 19 // another operation of the Multi failed: this one not done
-	Code_TIMED_OUT        Code = 20 // a waiter's deadline passed (SessionEvent)
-	Code_LOST             Code = 21 // a held lock was taken away (SessionEvent)
-	Code_WITHDRAWN        Code = 22 // waiter removed at its session's request (SessionEvent/Result)
-	Code_GRANTED          Code = 23 // a waiter was granted (SessionEvent)
+	// A limit of the store is reached; Result.limit names it. With session_results
+	// and session_result_bytes the number is left unused: repeat the request under it,
+	// with a higher lowest_unanswered. Nothing of a higher number is executed before.
+	Code_LIMIT        Code = 18
+	Code_MULTI_FAILED Code = 19 // another operation of the Multi failed: this one not done
+	Code_TIMED_OUT    Code = 20 // a waiter's deadline passed (SessionEvent)
+	Code_LOST         Code = 21 // a held lock was taken away (SessionEvent)
+	Code_WITHDRAWN    Code = 22 // waiter removed at its session's request (SessionEvent/Result)
+	Code_GRANTED      Code = 23 // a waiter was granted (SessionEvent)
 )
 
 // Enum value maps for Code.
