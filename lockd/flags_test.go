@@ -78,6 +78,7 @@ func TestWrongFlags(t *testing.T) {
 		{"--profile all", "neither cpu nor mem"},
 		{"--snapshot-slots -1", "cannot be negative"},
 		{"--snapshot-slots x", "must be a whole number"},
+		{"--segment-bytes 1073741825", "--segment-bytes 1073741825: at most 1073741824"},
 		{"--initial-cluster n1", "not name=host:port"},
 		{"--listen-client 10.0.0.1:1", "--insecure"},
 		{"--name n9 --initial-cluster n1=127.0.0.1:7201", "--name n9 is not in --initial-cluster"},

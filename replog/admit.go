@@ -113,6 +113,7 @@ func (n *Node) adopt(c *paxos.Configuration) {
 		return
 	}
 	n.note("cell %q is founded: identity %016x, members %s", c.Cell, c.CellIdentity, memberNames(c.Members))
+	n.warnOfStrangers()
 	for _, p := range n.peers {
 		if p.connected {
 			n.admit(p)

@@ -1,6 +1,9 @@
 package replog
 
-import "fmt"
+import (
+	"fmt"
+	"path"
+)
 
 // DamagedError says that what is on disk is not what was made durable there:
 // it was changed or lost afterwards. A replica that has forgotten a vote could
@@ -53,6 +56,10 @@ func (e *ForeignError) Error() string {
 		dir = e.Dir
 	}
 	switch {
+	case isDataName(e.Found):
+		return fmt.Sprintf("%s has the data of a replica (%s), but no file %s, which says whose they are: if they are those of replica %q of cell %q, "+
+			"put the very same file back, or leave the replica stopped; else give it an empty directory",
+			dir, e.Found, identityName, e.AskedReplica, e.AskedCell)
 	case e.Found != "":
 		return fmt.Sprintf("%s is not empty and is no replica's data (%s): give replica %q of cell %q an empty directory",
 			dir, e.Found, e.AskedReplica, e.AskedCell)
@@ -62,6 +69,14 @@ func (e *ForeignError) Error() string {
 	}
 	return fmt.Sprintf("%s holds the data of replica %q of cell %q, not of replica %q of cell %q: give the right directory or the right name and cell",
 		dir, e.FoundReplica, e.FoundCell, e.AskedReplica, e.AskedCell)
+}
+
+// isDataName reports whether a replica's file has this name: a segment of the log,
+// or a snapshot.
+func isDataName(name string) bool {
+	dir, base := path.Split(name)
+	ext := path.Ext(base)
+	return dir == logDir+"/" && ext == segmentSuffix || dir == snapDir+"/" && ext == snapSuffix
 }
 
 // InUseError says that another process has the directory open.

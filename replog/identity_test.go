@@ -72,7 +72,7 @@ func TestDirectoryThatIsNotOurs(t *testing.T) {
 	must(t, fsys.Remove("identity"))
 	_, err := replog.Open(options(fsys))
 	var foreign *replog.ForeignError
-	if !errors.As(err, &foreign) {
+	if !errors.As(err, &foreign) || !strings.Contains(err.Error(), "no file identity") || !strings.Contains(err.Error(), "put the very same file back") {
 		t.Errorf("data without identity: %v", err)
 	}
 }

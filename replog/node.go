@@ -2,6 +2,7 @@ package replog
 
 import (
 	"fmt"
+	"slices"
 	"sort"
 	"strings"
 	"time"
@@ -125,6 +126,7 @@ func NewNode(o NodeOptions, found *Opened, sm StateMachine) (*Node, error) {
 	if err := n.checkSelf(); err != nil {
 		return nil, err
 	}
+	n.warnOfStrangers()
 	if found.State != nil {
 		sm.Restore(found.State)
 	}
@@ -132,6 +134,26 @@ func NewNode(o NodeOptions, found *Opened, sm StateMachine) (*Node, error) {
 	px.ID, px.Configuration, px.Now = n.id, *current, o.Now
 	n.px = paxos.New(px, found.Paxos)
 	return n, nil
+}
+
+// warnOfStrangers warns of replicas that the initial cluster's list names and the
+// founded cell does not have. Nothing else tells of one that never connects: an
+// operator who means to add or replace a member so would take it for done.
+func (n *Node) warnOfStrangers() {
+	if n.config == nil {
+		return
+	}
+	var strangers []string
+	for i := range n.initial.Members {
+		name := n.initial.Members[i].Name
+		if !slices.ContainsFunc(n.config.Members, func(m paxos.Member) bool { return m.Name == name }) {
+			strangers = append(strangers, name)
+		}
+	}
+	if len(strangers) > 0 {
+		n.warn("--initial-cluster names %s, but the members of cell %q are those that founded it, %s: take %s out of --initial-cluster",
+			strings.Join(strangers, ", "), n.config.Cell, memberNames(n.config.Members), strings.Join(strangers, ", "))
+	}
 }
 
 func (o *NodeOptions) setDefaults() {

@@ -1,6 +1,8 @@
 package replog_test
 
 import (
+	"slices"
+	"strings"
 	"testing"
 
 	"github.com/seed70370324/lockd/replog"
@@ -37,6 +39,23 @@ func TestMemberThatTheCellWasNotFoundedWith(t *testing.T) {
 	if h.node.Status().Connected[4] {
 		t.Error("n4 is taken for a member")
 	}
+	warned := func() bool {
+		return slices.ContainsFunc(c.hosts[2].notes, func(s string) bool {
+			return strings.Contains(s, "--initial-cluster names n4,") && strings.Contains(s, "n1, n2, n3")
+		})
+	}
+	if !warned() {
+		t.Errorf("n3 has learned who its members are and does not warn of n4: %q", h.notes)
+	}
 	c.write(3)
 	c.untilSame()
+	c.crash(2)
+	c.hosts[2].notes = nil
+	c.mustStart(2)
+	c.until("n3 warns of n4 when it starts", warned)
+	for _, h := range c.hosts[:2] {
+		if slices.ContainsFunc(h.notes, func(s string) bool { return strings.Contains(s, "--initial-cluster names") }) {
+			t.Errorf("a replica whose list is right warns: %q", h.notes)
+		}
+	}
 }

@@ -14,7 +14,8 @@ import (
 
 const (
 	defaultSegmentBytes = 64 << 20
-	maxSegmentBytes     = 1 << 30
+	// MaxSegmentBytes is the largest that a segment of the log can be asked to be.
+	MaxSegmentBytes = 1 << 30
 )
 
 // Locker is offered by an FS that can keep other processes away. Lock fails
@@ -50,8 +51,8 @@ func (o *StorageOptions) check() error {
 		return errors.New("opening the storage: cell and replica must have a name")
 	case o.NewIncarnation == nil:
 		return errors.New("opening the storage: no source of incarnations given")
-	case o.SegmentBytes < 0 || o.SegmentBytes > maxSegmentBytes:
-		return fmt.Errorf("opening the storage: segments of %d bytes: at most %d are possible", o.SegmentBytes, maxSegmentBytes)
+	case o.SegmentBytes < 0 || o.SegmentBytes > MaxSegmentBytes:
+		return fmt.Errorf("opening the storage: segments of %d bytes: at most %d are possible", o.SegmentBytes, MaxSegmentBytes)
 	case o.SegmentBytes == 0:
 		o.SegmentBytes = defaultSegmentBytes
 	}

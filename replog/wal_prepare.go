@@ -3,6 +3,8 @@ package replog
 import (
 	"errors"
 	"fmt"
+	"io/fs"
+	"syscall"
 )
 
 // Background is offered by an FS on which work may go on beside the caller's:
@@ -79,7 +81,7 @@ func (w *wal) preallocated(p *preparation) (File, error) {
 	return f, nil
 }
 
-// takeFile gives the file for a new segment: the prepared one, which it waits
+// takeFile returns the file for a new segment: the prepared one, which it waits
 // for, or one that is made now. writing is held.
 func (w *wal) takeFile(number uint64) (File, error) {
 	p := w.next
@@ -87,10 +89,29 @@ func (w *wal) takeFile(number uint64) (File, error) {
 		return w.fs.Create(segmentName(number) + tempSuffix)
 	}
 	w.awaitNext()
-	if p.err == nil && p.number != number {
-		p.err = fmt.Errorf("segment %d was prepared, and %d is due", p.number, number)
+	switch {
+	case p.err == nil && p.number != number:
+		return nil, fmt.Errorf("segment %d was prepared, and %d is due", p.number, number)
+	case noRoom(p.err):
+		return w.createAgain(number)
 	}
 	return p.file, p.err
+}
+
+// createAgain makes the file whose preparation found no room. That was when the
+// present segment was half full, perhaps hours ago: what counts is the room there
+// is now. No part of the log is in the file that is removed.
+func (w *wal) createAgain(number uint64) (File, error) {
+	name := segmentName(number) + tempSuffix
+	if err := w.fs.Remove(name); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, err
+	}
+	return w.fs.Create(name)
+}
+
+// noRoom reports whether the disk, or what this user may use of it, was full.
+func noRoom(err error) bool {
+	return errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT)
 }
 
 // hasten ends the rests; whoever calls it holds writing.

@@ -2,7 +2,10 @@ package replog
 
 import (
 	"errors"
+	"os"
 	"path/filepath"
+	"sync/atomic"
+	"syscall"
 	"testing"
 
 	"go.uber.org/goleak"
@@ -52,5 +55,101 @@ func TestPreparation(t *testing.T) {
 		if left, err := filepath.Glob(filepath.Join(dir, "log", "*"+tempSuffix)); err != nil || len(left) > 0 {
 			t.Errorf("left behind: %v, %v", left, err)
 		}
+	}
+}
+
+// fullFS is a disk on which a segment finds no room while full is set.
+type fullFS struct {
+	*OSFS
+	full atomic.Bool
+	err  error
+}
+
+type fullFile struct {
+	File
+	fs *fullFS
+}
+
+func (f *fullFS) Create(name string) (File, error) {
+	file, err := f.OSFS.Create(name)
+	if err != nil {
+		return nil, err
+	}
+	return &fullFile{file, f}, nil
+}
+
+func (f *fullFile) Preallocate(size int64) error {
+	if f.fs.full.Load() {
+		return f.fs.err
+	}
+	return f.File.Preallocate(size)
+}
+
+// TestPreparationWithoutRoom: a disk that was full while the next segment was
+// prepared, and has room when it is due, stops no replica; one that is still full
+// does, and so does an error that is not about room.
+func TestPreparationWithoutRoom(t *testing.T) {
+	for _, tc := range []struct {
+		name  string
+		err   error
+		still bool
+		want  error
+	}{
+		{"room again", syscall.ENOSPC, false, nil},
+		{"quota raised", syscall.EDQUOT, false, nil},
+		{"still full", syscall.ENOSPC, true, syscall.ENOSPC},
+		{"a bad disk", syscall.EIO, false, syscall.EIO},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			defer goleak.VerifyNone(t)
+			dir := t.TempDir()
+			under, err := NewOSFS(dir)
+			if err != nil {
+				t.Fatal(err)
+			}
+			fsys := &fullFS{OSFS: under, err: os.NewSyscallError("fallocate", tc.err)}
+			options := StorageOptions{FS: fsys, Cell: "demo", Replica: "n1", SegmentBytes: 1 << 20, NewIncarnation: func() uint64 { return 1 }}
+			o, err := Open(options)
+			if err != nil {
+				t.Fatal(err)
+			}
+			w := o.Storage.log
+			fsys.full.Store(true)
+			var last paxos.Slot
+			fillTo(t, o.Storage, &last, 0.6)
+			if w.next == nil {
+				t.Fatal("no segment is prepared")
+			}
+			<-w.next.done
+			if !errors.Is(w.next.err, tc.err) {
+				t.Fatalf("the preparation ended with %v", w.next.err)
+			}
+			fsys.full.Store(tc.still)
+			for number := w.active.number; err == nil && w.active.number == number; {
+				last++
+				r := &paxos.Record{Entries: []paxos.Entry{{Slot: last, Value: paxos.Value{Kind: paxos.Batch, Commands: [][]byte{make([]byte, 100<<10)}}}}}
+				if err = o.Storage.Append([]*paxos.Record{r}); err == nil {
+					err = o.Storage.Sync()
+				}
+			}
+			if !errors.Is(err, tc.want) {
+				t.Fatalf("the next segment: %v, want %v", err, tc.want)
+			}
+			if err := o.Storage.Close(); err != nil {
+				t.Fatal(err)
+			}
+			if tc.want != nil {
+				return
+			}
+			if o, err = Open(options); err != nil {
+				t.Fatal(err)
+			}
+			if got := o.Paxos.Entries; len(got) != int(last) {
+				t.Errorf("%d entries are in the log, %d were made durable", len(got), last)
+			}
+			if err := o.Storage.Close(); err != nil {
+				t.Fatal(err)
+			}
+		})
 	}
 }

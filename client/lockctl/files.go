@@ -134,7 +134,7 @@ stays in the foreground with --ephemeral until it receives SIGINT or SIGTERM.`,
 			return a.withSession(cmd.Context(), "lockctl create", func(ctx context.Context, s *client.Session) error {
 				n, err := s.Create(ctx, args[0], data, options...)
 				if err != nil {
-					return err
+					return parentHint(err, !parents)
 				}
 				if js {
 					err = printJSON(nodeJSON(n.Path, n.Stat))
@@ -231,7 +231,7 @@ it as --if-revision. A program that 'lockctl lock' runs writes with
 			return a.withSession(cmd.Context(), "lockctl put", func(ctx context.Context, s *client.Session) error {
 				st, err := s.Put(ctx, args[0], data, options...)
 				if err != nil {
-					return err
+					return parentHint(err, !parents && len(demands) == 0)
 				}
 				if js {
 					err = printJSON(nodeJSON(args[0], st))
@@ -272,6 +272,15 @@ func (a *app) getCmd() *cobra.Command {
 			})
 		},
 	}
+}
+
+// parentHint adds what to do about a missing parent. parentAlone says that no other
+// node than the parent can be the one that was not found.
+func parentHint(err error, parentAlone bool) error {
+	if parentAlone && errors.Is(err, client.ErrNotFound) {
+		return fmt.Errorf("%w (-p creates missing parents)", err)
+	}
+	return err
 }
 
 func (a *app) lsCmd() *cobra.Command {
