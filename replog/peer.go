@@ -1,6 +1,7 @@
 package replog
 
 import (
+	"cmp"
 	"context"
 	"log/slog"
 	"math/rand/v2"
@@ -43,7 +44,7 @@ const (
 	peerMaxMessage = 64 << 20
 	// peerQueueBytes may be queued for a peer that reads slowly, on each lane.
 	peerQueueBytes = 32 << 20
-	// maxGreeting bounds the accepted connections that have not said hello.
+	// maxGreeting is how many accepted connections may not have said hello, by default.
 	maxGreeting = 64
 	// logAgain is how long the same trouble with the same remote is not logged
 	// again.
@@ -69,6 +70,7 @@ type PeersOptions struct {
 	ReadTimeout  time.Duration // silence that ends a connection, default 5 s
 	PingEvery    time.Duration // default 1 s
 	HelloTimeout time.Duration // from connecting to the hello, default 5 s
+	MaxGreetings int           // accepted connections that have not said hello, default 64
 	DialTimeout  time.Duration // default 3 s
 	RetryMin     time.Duration // pause between dials, default 50 ms
 	RetryMax     time.Duration // default 1 s
@@ -140,7 +142,7 @@ type Peers struct {
 // locked, so deliver must not send anything from within.
 func NewPeers(o PeersOptions, deliver func(ev Event, bytes int)) *Peers {
 	o.setDefaults()
-	p := &Peers{o: o, start: time.Now(), deliver: deliver, greeting: make(chan struct{}, maxGreeting)}
+	p := &Peers{o: o, start: time.Now(), deliver: deliver, greeting: make(chan struct{}, cmp.Or(o.MaxGreetings, maxGreeting))}
 	p.ctx, p.cancel = context.WithCancel(context.Background())
 	p.hello.Store(o.Hello)
 	for _, m := range o.Members {

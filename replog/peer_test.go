@@ -544,14 +544,20 @@ func TestHelloIsUpdated(t *testing.T) {
 }
 
 func TestTooManyThatDoNotSayHello(t *testing.T) {
+	tooManyThatDoNotSayHello(t, 0, maxGreeting)
+	tooManyThatDoNotSayHello(t, 3, 3)
+}
+
+func tooManyThatDoNotSayHello(t *testing.T, option, most int) {
+	t.Helper()
 	defer goleak.VerifyNone(t)
 	ls, members := listeners(t, 2)
 	ls[0].Close()
-	b := startPeer(t, ls[1], members, 2, func(o *PeersOptions) { o.HelloTimeout = time.Hour })
+	b := startPeer(t, ls[1], members, 2, func(o *PeersOptions) { o.HelloTimeout, o.MaxGreetings = time.Hour, option })
 	defer b.peers.Close()
 	var open []net.Conn
 	closed := make(chan struct{})
-	for i := 0; i < maxGreeting+1; i++ {
+	for i := 0; i < most+1; i++ {
 		nc, err := net.Dial("tcp", members[1].PeerAddress)
 		if err != nil {
 			t.Fatal(err)
@@ -561,7 +567,7 @@ func TestTooManyThatDoNotSayHello(t *testing.T) {
 	// They are accepted in order: the last one is one too many.
 	go func() {
 		defer close(closed)
-		_, _ = open[maxGreeting].Read(make([]byte, 1))
+		_, _ = open[most].Read(make([]byte, 1))
 	}()
 	select {
 	case <-closed:

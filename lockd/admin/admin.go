@@ -12,6 +12,7 @@
 package admin
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -35,6 +36,8 @@ type Options struct {
 	Logger  *slog.Logger
 	// ClientAddress is told to clients that come to this port.
 	ClientAddress string
+	// MaxConnections may stand at once, more wait to be accepted; default 256.
+	MaxConnections int
 }
 
 // Bounds on what a stranger can make the listener hold.
@@ -71,7 +74,7 @@ func Start(l net.Listener, o Options) *Server {
 	}
 	go func() {
 		defer close(s.done)
-		err := s.http.Serve(hintListener{limitListener(l, maxConnections), "this is the HTTP port: clients connect to " + o.ClientAddress})
+		err := s.http.Serve(hintListener{limitListener(l, cmp.Or(o.MaxConnections, maxConnections)), "this is the HTTP port: clients connect to " + o.ClientAddress})
 		if err != nil && !errors.Is(err, http.ErrServerClosed) {
 			o.Logger.Error("the HTTP listener has failed; health and metrics are gone until a restart", "error", err)
 		}

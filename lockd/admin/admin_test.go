@@ -11,6 +11,7 @@ import (
 	"net/http"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"go.uber.org/goleak"
@@ -167,5 +168,42 @@ func TestLimitListener(t *testing.T) {
 	}
 	if err := <-ended; !errors.Is(err, net.ErrClosed) {
 		t.Errorf("an Accept that waits for a slot ended with %v", err)
+	}
+}
+
+// TestMaxConnections: with two connections open, a third one is served only when
+// one of them has ended.
+func TestMaxConnections(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := Start(l, Options{Logger: slog.New(slog.DiscardHandler), Metrics: prometheus.NewRegistry(), MaxConnections: 2})
+	defer s.Close()
+	var open []net.Conn
+	for range 3 {
+		c, err := net.Dial("tcp", l.Addr().String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = c.Close() }()
+		open = append(open, c)
+	}
+	answered := make(chan error, 1)
+	go func() {
+		_, err := open[2].Write([]byte("GET /healthz HTTP/1.1\r\nHost: a\r\n\r\n"))
+		if err == nil {
+			_, err = open[2].Read(make([]byte, 1))
+		}
+		answered <- err
+	}()
+	select {
+	case err := <-answered:
+		t.Fatalf("a third connection is served beside two: %v", err)
+	case <-time.After(100 * time.Millisecond): // a slow machine can only hide the defect
+	}
+	_ = open[0].Close()
+	if err := <-answered; err != nil {
+		t.Error(err)
 	}
 }

@@ -62,6 +62,11 @@ type Limits struct {
 	MaxStateNodes  int           // nodes of the cell's state, default 2,097,152, or what the memory holds
 	MaxStateBytes  int64         // bytes of the cell's state, default 1 GiB, or a quarter of the memory
 	MaxWaiting     int           // bytes of all connections that wait for the loop, default 256 MiB
+
+	// Connections that are none of a client; fit lowers them. 0: the default.
+	maxHTTP      int
+	maxRefusals  int // told that they are over MaxConnections, at the same time
+	maxGreetings int // at the peer port, that have not said hello
 }
 
 // reservedFiles is how many open files are not for clients: the log needs some
@@ -76,12 +81,25 @@ const fewConnections = 1000
 // so that clients alone cannot make the replica stop; it reports whether it had
 // to. 0 files: not known.
 func (l *Limits) fit(files uint64) bool {
+	l.fitOthers(files)
 	most := max(files/2, files-min(files, reservedFiles))
 	if files == 0 || uint64(l.MaxConnections) <= most {
 		return false
 	}
 	l.MaxConnections = int(most)
 	return true
+}
+
+// fitOthers lowers what else strangers can hold open where clients get half of the
+// files: the defaults are meant for the whole reserve. An eighth of the files is
+// left for the log, however many connections come to the three ports.
+func (l *Limits) fitOthers(files uint64) {
+	if files == 0 || files >= 2*reservedFiles {
+		return
+	}
+	l.maxHTTP = int(max(1, files/4))
+	l.maxRefusals = int(max(1, files/16))
+	l.maxGreetings = int(max(1, files/16))
 }
 
 // nodeBytesLeast is what the state counts for a node at least, rounded down.

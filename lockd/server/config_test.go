@@ -1,6 +1,7 @@
 package server
 
 import (
+	"cmp"
 	"errors"
 	"net"
 	"os"
@@ -158,6 +159,20 @@ func TestConnectionsFitTheOpenFiles(t *testing.T) {
 		l := Limits{MaxConnections: 50_000}
 		if told := l.fit(c.files); l.MaxConnections != c.want || told != (c.want != 50_000) {
 			t.Errorf("%d open files: %d connections, told %v", c.files, l.MaxConnections, told)
+		}
+	}
+}
+
+// However many connections strangers open at the three ports, files are left for
+// the log: a replica that cannot open its next segment must stop.
+func TestFilesAreLeftForTheLog(t *testing.T) {
+	for files := uint64(64); files <= 4096; files++ {
+		l := Limits{MaxConnections: 50_000}
+		l.fit(files)
+		// 256 and 64 are the defaults of the HTTP and the peer port.
+		held := l.MaxConnections + cmp.Or(l.maxHTTP, 256) + cmp.Or(l.maxRefusals, politeRefusals) + cmp.Or(l.maxGreetings, 64)
+		if left := int(files) - held; left < int(min(files/8, 128)) {
+			t.Fatalf("of %d open files strangers can hold %d", files, held)
 		}
 	}
 }

@@ -1,6 +1,7 @@
 package server
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -149,7 +150,7 @@ func (d *door) admit(nc net.Conn) {
 	if d.open.Load() >= int64(d.limits.MaxConnections) {
 		d.metrics.refused.Inc()
 		d.metrics.met(limitConnections)
-		if d.polite.Load() >= politeRefusals {
+		if d.polite.Load() >= int64(cmp.Or(d.limits.maxRefusals, politeRefusals)) {
 			_ = nc.Close()
 			return
 		}

@@ -53,7 +53,7 @@ func (s *Server) newPeers(opened *replog.Opened, rep *replica.Replica, box *mail
 		StateBytes:    uint64(s.cfg.Limits.MaxStateBytes),
 	}}
 	p.Peers = replog.NewPeers(replog.PeersOptions{
-		Listener: s.listeners.peer, Self: self, Members: c.Members, Hello: p.hello, Logger: s.log,
+		Listener: s.listeners.peer, Self: self, Members: c.Members, Hello: p.hello, Logger: s.log, MaxGreetings: s.cfg.Limits.maxGreetings,
 	}, s.deliverTo(box))
 	if c.CellIdentity != 0 {
 		p.Founded(c)

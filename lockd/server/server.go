@@ -100,7 +100,8 @@ func (s *Server) Run(ctx context.Context) error {
 	defer s.listeners.close()
 	if s.listeners.http != nil {
 		s.metrics.registry.MustRegister(newReplicaCollector(s.ask, s.metrics))
-		a := admin.Start(s.listeners.http, admin.Options{Ready: s.ready, Metrics: s.metrics.registry, Logger: s.log, ClientAddress: s.cfg.AdvertiseClient})
+		a := admin.Start(s.listeners.http, admin.Options{Ready: s.ready, Metrics: s.metrics.registry, Logger: s.log, ClientAddress: s.cfg.AdvertiseClient,
+			MaxConnections: s.cfg.Limits.maxHTTP})
 		defer a.Close()
 	}
 	storage, p, err := s.begin()
