@@ -206,11 +206,8 @@ func (n *conn) arrived(d *pipe) {
 func (n *conn) deliver(d *pipe, data []byte) {
 	w := n.w
 	if d == &n.up {
-		m := new(pb.ClientMessage)
-		if n.c.raw != nil && !n.c.raw.decodes(n, m, data) {
-			return
-		} else if err := m.UnmarshalVT(data); err != nil {
-			w.fail("client", "%s sent what cannot be decoded: %v", n.c.name, err)
+		m := n.decodeUp(data)
+		if m == nil {
 			return
 		}
 		kind, numbers := describeUp(w.numbers[:0], m)
@@ -245,6 +242,23 @@ func (n *conn) deliver(d *pipe, data []byte) {
 	default:
 		n.c.post(fromConn{n, machine.Received{Message: m}})
 	}
+}
+
+// decodeUp decodes what a client sent, once: decoding adds to the lists that a
+// message has already. It returns nil for what the service does not act on.
+func (n *conn) decodeUp(data []byte) *pb.ClientMessage {
+	m := new(pb.ClientMessage)
+	if n.c.raw != nil {
+		if !n.c.raw.decodes(n, m, data) {
+			return nil
+		}
+		return m
+	}
+	if err := m.UnmarshalVT(data); err != nil {
+		n.w.fail("client", "%s sent what cannot be decoded: %v", n.c.name, err)
+		return nil
+	}
+	return m
 }
 
 // breakUp ends the connection. Each side learns it after its own wait.
