@@ -10,7 +10,7 @@ import (
 )
 
 // PeerVersion is the version of the protocol between replicas.
-const PeerVersion = 3
+const PeerVersion = 4
 
 // noteAgain is how long the same refusal of a peer that keeps coming is not
 // noted again.

@@ -19,7 +19,7 @@ const (
 	tempSuffix    = ".tmp"
 
 	// formatVersion of identity, segments and snapshots.
-	formatVersion = 3
+	formatVersion = 4
 
 	// blockBytes is the unit in which the log is written: the largest that a disk
 	// is known to write or lose as a whole.

@@ -71,7 +71,7 @@ func (c *client) mayEnd(err error, now time.Duration) bool {
 	switch {
 	case c.ending:
 		return errors.Is(err, machine.ErrClosed)
-	case c.m.Session() != 0 || c.reader && c.lived:
+	case c.lived: // before, a session that was opened late may never have come to live
 		return false
 	case strings.Contains(err.Error(), "no master within"):
 		return errors.Is(err, machine.ErrUnavailable) && now-c.begun >= c.opening

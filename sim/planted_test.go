@@ -64,7 +64,7 @@ var plantedElsewhere = map[string][]invariant.Bug{
 	"paxos": {invariant.ValueOfAnyBallot, invariant.CatchUpGivesAccepted, invariant.MinorityKeepsLead, invariant.LearnersPromise,
 		invariant.LeaderLearns},
 	"replog/lane": {invariant.PartsOutOfPlace},
-	"store": {invariant.OldCellTimeTaken, invariant.EphemeralOfNext, invariant.GhostStartsItself, invariant.HeldByAnybody, invariant.ClearVoidsNothing, invariant.OldExpiryTaken,
+	"store": {invariant.OldCellTimeTaken, invariant.OldRequestTaken, invariant.EphemeralOfNext, invariant.GhostStartsItself, invariant.HeldByAnybody, invariant.ClearVoidsNothing, invariant.OldExpiryTaken,
 		invariant.PutOnContainerGoes},
 	"client/machine": {invariant.OverloadedNotRepeated, invariant.CloseSaysWorkEnded, invariant.AnswerBeforeGuard},
 	"replog": {invariant.LostMarkTolerated, invariant.DirectWritesNotDurable, invariant.DirectoriesNotSynced, invariant.NoFdatasync,

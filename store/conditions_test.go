@@ -227,7 +227,7 @@ func TestAllPairsOfConditionsWithAllOperations(t *testing.T) {
 				s := c.s.Clone()
 				first := &pb.MultiOp{Op: &pb.MultiOp_Create{Create: &pb.Create{Path: "/first"}}}
 				cmd := multi(first, inMulti)
-				cmd.Session, cmd.Number = a, c.next[a]
+				cmd.Session, cmd.Number, cmd.Epoch = a, c.next[a], c.s.Epoch()
 				if refused := BadConditions(cmd); (refused != nil) != bad {
 					t.Fatalf("%s: ahead of Apply it is refused with %v, refused by the rules: %t", text, refused, bad)
 				}
@@ -246,7 +246,7 @@ func TestAllPairsOfConditionsWithAllOperations(t *testing.T) {
 					continue
 				}
 				s = c.s.Clone()
-				alone := &pb.Command{Session: a, Number: c.next[a]}
+				alone := &pb.Command{Epoch: c.s.Epoch(), Session: a, Number: c.next[a]}
 				switch op := message.(type) {
 				case *pb.Create:
 					alone.Op = &pb.Command_Create{Create: op}

@@ -106,6 +106,9 @@ func (m *model) apply(c *pb.Command) mResult {
 }
 
 func (m *model) execute(c *pb.Command) mResult {
+	if c.Epoch != m.epoch {
+		return mResult{code: pb.Code_STALE_EPOCH}
+	}
 	switch op := c.Op.(type) {
 	case *pb.Command_OpenSession:
 		m.cell = max(m.cell, c.CellTime)
@@ -119,9 +122,6 @@ func (m *model) execute(c *pb.Command) mResult {
 		m.sessions[m.rev+1] = mSession{nonce: string(op.OpenSession.Nonce), lease: lease, lowest: 1, change: m.rev + 1, results: map[uint64]mResult{}}
 		return mResult{session: m.rev + 1}
 	case *pb.Command_ExpireSession:
-		if c.Epoch != m.epoch {
-			return mResult{code: pb.Code_STALE_EPOCH}
-		}
 		m.cell = max(m.cell, c.CellTime)
 		x, ok := m.sessions[op.ExpireSession.Session]
 		if !ok {
@@ -134,9 +134,6 @@ func (m *model) execute(c *pb.Command) mResult {
 		m.settle()
 		return mResult{session: op.ExpireSession.Session}
 	case *pb.Command_Timers:
-		if c.Epoch != m.epoch {
-			return mResult{code: pb.Code_STALE_EPOCH}
-		}
 		m.cell = max(m.cell, c.CellTime)
 		for _, ref := range op.Timers.Due {
 			m.timer(ref)
@@ -144,9 +141,6 @@ func (m *model) execute(c *pb.Command) mResult {
 		}
 		return mResult{}
 	case *pb.Command_NoteSessions:
-		if c.Epoch != m.epoch {
-			return mResult{code: pb.Code_STALE_EPOCH}
-		}
 		m.cell = max(m.cell, c.CellTime)
 		for _, n := range op.NoteSessions.Notes {
 			if x, ok := m.sessions[n.Session]; ok && n.LeaseEndCell >= 0 {
@@ -159,9 +153,6 @@ func (m *model) execute(c *pb.Command) mResult {
 		}
 		return mResult{}
 	case *pb.Command_Clock:
-		if c.Epoch != m.epoch {
-			return mResult{code: pb.Code_STALE_EPOCH}
-		}
 		m.cell = max(m.cell, c.CellTime)
 		return mResult{}
 	}

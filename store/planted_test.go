@@ -88,6 +88,14 @@ func TestStoresPlantedBugs(t *testing.T) {
 			c.s.ApplyLead(0, 0, c.s.Epoch())
 			return c.applyBytes(marshal(c.t, old)).Code.String()
 		}, "STALE_EPOCH", "OK"},
+		{invariant.OldRequestTaken, func(c *cell, a, b uint64) string {
+			old := acquireWait("/x", exclusive, 1000)
+			old.Session, old.Number, old.Epoch, old.CellTime = a, 1, c.s.Epoch(), c.s.CellTime()+5
+			c.s.ApplyLead(0, 0, c.s.Epoch())
+			before := c.s.Hash()
+			r := c.applyBytes(marshal(c.t, old))
+			return fmt.Sprint(r.Code, c.s.Hash() == before)
+		}, "STALE_EPOCH true", "OK false"},
 		{invariant.PutOnContainerGoes, func(c *cell, a, b uint64) string {
 			c.want(pb.Code_OK, a, acquire("/x", exclusive, 0))
 			c.want(pb.Code_OK, a, putIf("/x", "content"))

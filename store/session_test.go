@@ -79,7 +79,7 @@ func TestWindowIsBounded(t *testing.T) {
 	a := c.open()
 	n := uint64(1)
 	send := func(lowest uint64) *pb.Result {
-		r, _ := c.s.Apply(marshal(t, &pb.Command{Session: a, Number: n, LowestUnanswered: lowest, Op: &pb.Command_Put{Put: &pb.Put{Path: "/x", Create: true}}}))
+		r, _ := c.s.Apply(marshal(t, &pb.Command{Epoch: c.s.Epoch(), Session: a, Number: n, LowestUnanswered: lowest, Op: &pb.Command_Put{Put: &pb.Put{Path: "/x", Create: true}}}))
 		return r
 	}
 	for ; n <= WindowMax; n++ {
@@ -165,8 +165,11 @@ func TestEveryCommandIsAnswered(t *testing.T) {
 	if r := c.applyBytes([]byte("garbage")); r.Code != pb.Code_BAD_COMMAND {
 		t.Errorf("garbage: %v", r)
 	}
-	if r := c.applyBytes(nil); r.Code != pb.Code_BAD_COMMAND {
+	if r := c.applyBytes(nil); r.Code != pb.Code_STALE_EPOCH {
 		t.Errorf("nothing: %v", r)
+	}
+	if r := c.apply(&pb.Command{}); r.Code != pb.Code_BAD_COMMAND {
+		t.Errorf("no operation: %v", r)
 	}
 	if r := c.apply(create("/x")); r.Code != pb.Code_UNKNOWN_SESSION {
 		t.Errorf("no session: %v", r)

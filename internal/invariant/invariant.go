@@ -71,6 +71,7 @@ const (
 	WatchLosesReason    Bug = "watch-loses-reason"    // a deletion does not say why
 	WatchKeepsDeleted   Bug = "watch-keeps-deleted"   // a client does not find what was deleted while it was away
 	WatchMarksNothing   Bug = "watch-marks-nothing"   // a client does not mark what it missed
+	OldRequestTaken     Bug = "old-request-taken"     // a request that an earlier master proposed is executed under the next one; the store's tests find it
 	OldCellTimeTaken    Bug = "old-cell-time-taken"   // a Lead entry's cell time counts although its leader read it under an earlier master; the store's tests find it
 
 	// Of paxos. Its own tests find them.
@@ -121,7 +122,7 @@ var Bugs = []Bug{
 	ValueOfAnyBallot, CatchUpGivesAccepted, MinorityKeepsLead, HungDiskKeepsLead, LearnersPromise,
 	LeaderLearns,
 	PartsWithoutWindow, PartsOutOfPlace,
-	OldCellTimeTaken,
+	OldCellTimeTaken, OldRequestTaken,
 	EphemeralOfNext, WaitInWrongUnit, GhostStartsItself, HeldByAnybody, ClearVoidsNothing, PutOnContainerGoes,
 	LostMarkTolerated, LastFlushNotWrittenAgain, DirectWritesNotDurable, DirectoriesNotSynced, NoFdatasync,
 	IdentityBeforeSlotOne, BelievesBelowInstalled, SuccessorNotNoted,

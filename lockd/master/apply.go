@@ -20,6 +20,13 @@ func (m *Master) Command(now time.Duration, command []byte, r *storepb.Result, c
 		return
 	}
 	h := parseHeader(command)
+	if h.epoch != m.role.epoch {
+		// Void: an earlier master proposed it. What this one has proposed of the same
+		// number has its own outcome.
+		invariant.Assert(r.GetCode() == storepb.Code_STALE_EPOCH && len(changes) == 0,
+			"a command of epoch %d has an effect in epoch %d", h.epoch, m.role.epoch)
+		return
+	}
 	s := m.sessions[h.session]
 	// The answer goes ahead of the events that the command caused, for the
 	// session that asked.
@@ -47,17 +54,13 @@ func (m *Master) Command(now time.Duration, command []byte, r *storepb.Result, c
 	case opExpire:
 		id, _ := field(h.body, expireSession)
 		// Still there: the expiry was void.
-		if s := m.sessions[id]; s != nil && h.epoch == m.role.epoch {
+		if s := m.sessions[id]; s != nil {
 			m.expireVoid(s)
 		}
 	case opTimers:
-		if h.epoch == m.role.epoch {
-			m.timers.pending = false
-		}
+		m.timers.pending = false
 	case opNote:
-		if h.epoch == m.role.epoch {
-			m.noted(h.body, true)
-		}
+		m.noted(h.body, true)
 	case opBreak:
 		if r.GetCode() == storepb.Code_OK {
 			m.noteBroken(h.session, h.body)

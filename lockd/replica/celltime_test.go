@@ -5,6 +5,8 @@ import (
 	"time"
 
 	"pgregory.net/rapid"
+
+	storepb "github.com/seed70370324/lockd/store/pb"
 )
 
 // driftingCell are the cell clocks of a few replicas whose own clocks run apart
@@ -145,5 +147,45 @@ func TestCellTimeGoesOnOverFailovers(t *testing.T) {
 	passed := c.reps[2].cell.read(c.now) - began
 	if least := int64(300 * time.Second * 96 / 100); passed < least || passed > int64(300*time.Second) {
 		t.Errorf("300 s with 30 elections brought cell time on by %v", time.Duration(passed))
+	}
+}
+
+// What an earlier master proposed, and a third one finds in an open slot, ends no
+// time early that was counted under the master in between; and its request, which
+// has no answer, is not done.
+func TestAnEarlierMastersCommandIsVoid(t *testing.T) {
+	c := newCell(t, 3)
+	cl := c.reps[0].dial()
+	id := cl.open(1, long)
+	c.advance(10 * time.Second)
+	c.reps[0].log.hold = true // what it proposes is accepted by itself alone
+	cl.post(request(id, 1, put("/late", "x")))
+	c.settle()
+	old := new(storepb.Command)
+	if err := old.UnmarshalVT(c.reps[0].log.kept[0]); err != nil {
+		t.Fatal(err)
+	}
+	c.elect(2)
+	before := c.reps[2].cell.read(c.now)
+	old.CellTime = before + int64(time.Minute)
+	b, err := old.MarshalVT()
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.chooseCommands([][]byte{b})
+	c.elect(3)
+	if jump := time.Duration(c.reps[2].cell.read(c.now) - before); jump > time.Second {
+		t.Errorf("cell time goes on by %v", jump)
+	}
+	if _, done := c.reps[2].store.Node("/late"); done {
+		t.Error("the request is done")
+	}
+	again := c.reps[2].dial()
+	again.send(attach(id, 1, 0))
+	if a := again.next().GetAttached(); a.GetLastNumber() != 0 {
+		t.Fatalf("attached: %v", a)
+	}
+	if r := again.do(id, put("/late", "x")); r.GetCode() != storepb.Code_OK || r.GetNumber() != 1 {
+		t.Errorf("its repeat is answered %v", r)
 	}
 }

@@ -29,6 +29,7 @@ var planted = []struct {
 	{invariant.WatchExchangesOrder, "TestWatchOrder"},
 	{invariant.WatchSkips, "TestWatchFallsOutOfTheLog"},
 	{invariant.WatchLosesReason, "TestWatchTellsWhy"},
+	{invariant.OldRequestTaken, "TestAnEarlierMastersCommandIsVoid"},
 }
 
 // TestPlantedBugsAreFound runs the tests here in a build in which bugs can be

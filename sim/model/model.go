@@ -128,10 +128,11 @@ func (m *Model) Lead(wallSeconds, cellTime int64, cellEpoch uint64) {
 func (m *Model) Apply(c *pb.Command) (*pb.Result, []store.Change) {
 	m.changes, m.touched = m.changes[:0], m.touched[:0]
 	m.next = m.revision + 1
-	if !m.stale(c) {
-		m.cellTime = max(m.cellTime, c.GetCellTime())
-		m.wall = max(m.wall, c.GetWallMs())
+	if c.GetEpoch() != m.epoch { // of another master: void
+		return &pb.Result{Code: pb.Code_STALE_EPOCH, Number: c.GetNumber(), Revision: m.revision}, nil
 	}
+	m.cellTime = max(m.cellTime, c.GetCellTime())
+	m.wall = max(m.wall, c.GetWallMs())
 	r, repeat := m.command(c)
 	m.settle()
 	if len(m.changes) > 0 {
@@ -152,21 +153,9 @@ func (m *Model) command(c *pb.Command) (r *pb.Result, repeat bool) {
 	case *pb.Command_OpenSession:
 		return m.open(op.OpenSession), false
 	case *pb.Command_ExpireSession, *pb.Command_Timers, *pb.Command_Clock, *pb.Command_NoteSessions:
-		if m.stale(c) {
-			return code(pb.Code_STALE_EPOCH), false
-		}
 		return m.caused(c), false
 	}
 	return m.request(c)
-}
-
-// stale reports whether a command that time causes is of an earlier master.
-func (m *Model) stale(c *pb.Command) bool {
-	switch c.Op.(type) {
-	case *pb.Command_ExpireSession, *pb.Command_Timers, *pb.Command_Clock, *pb.Command_NoteSessions:
-		return c.GetEpoch() != m.epoch
-	}
-	return false
 }
 
 // caused executes a command that time causes.

@@ -203,7 +203,7 @@ func TestJudgeNotices(t *testing.T) {
 	}
 	c.m.nodes["/x"].stat.ContentGeneration--
 	m := put("/x", "2")
-	m.Session, m.Number = a, 2
+	m.Session, m.Number, m.Epoch = a, 2, c.s.Epoch()
 	r, changes := c.m.Apply(m)
 	r.Code = pb.Code_CONFLICT
 	data, err := m.MarshalVT()

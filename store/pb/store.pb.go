@@ -154,7 +154,7 @@ const (
 	Code_VOIDED           Code = 14 // this number was settled as void: never executed
 	Code_BAD_COMMAND      Code = 15 // malformed or unknown command
 	Code_LOCKED           Code = 16 // node has a holder or waiters: delete refused
-	Code_STALE_EPOCH      Code = 17 // time-caused command of an earlier master
+	Code_STALE_EPOCH      Code = 17 // not done: proposed by an earlier master, or what it is about has changed
 	// A limit of the store is reached; Result.limit names it. With session_results
 	// and session_result_bytes the number is left unused: repeat the request under it,
 	// with a higher lowest_unanswered. Nothing of a higher number is executed before.
@@ -438,11 +438,11 @@ type Command struct {
 	AckedEvent uint64 `protobuf:"varint,4,opt,name=acked_event,json=ackedEvent,proto3" json:"acked_event,omitempty"`
 	// Master's wall clock in Unix milliseconds, a label only; forced monotonic.
 	WallMs int64 `protobuf:"varint,5,opt,name=wall_ms,json=wallMs,proto3" json:"wall_ms,omitempty"`
-	// Master's cell time in nanoseconds; the store keeps the largest seen. That of
-	// a command that is answered STALE_EPOCH does not count.
+	// Master's cell time in nanoseconds; the store keeps the largest seen.
 	CellTime int64 `protobuf:"varint,6,opt,name=cell_time,json=cellTime,proto3" json:"cell_time,omitempty"`
-	// Epoch of the master that proposes it. Required for commands that time
-	// causes (expire, timers, clock): void when the epoch has moved on.
+	// Epoch of the master that proposes it. A command of another epoch than the
+	// state's is void: it is answered STALE_EPOCH and changes nothing at all. Its
+	// clocks and acknowledgements do not count, and its number is still to be used.
 	Epoch uint64 `protobuf:"varint,7,opt,name=epoch,proto3" json:"epoch,omitempty"`
 	// Types that are valid to be assigned to Op:
 	//
