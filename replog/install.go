@@ -231,6 +231,7 @@ func (n *Node) enter() {
 	meta, state := f.meta, f.state
 	*f = fetching{writing: f.writing}
 	n.keep.replaced(slot)
+	n.serveWaiting()
 	if slot <= n.applied {
 		// The log has overtaken it; on disk, all above it is there.
 		n.px.Step(n.now, paxos.Trimmed{Slot: slot})

@@ -128,6 +128,11 @@ func (n *Node) snapshotSaved(ev SnapshotSaved) {
 		k.bytes -= k.savingBytes
 	}
 	k.have(ev.Slot)
+	n.serveWaiting()
+}
+
+// serveWaiting serves the peers that have waited for a first snapshot.
+func (n *Node) serveWaiting() {
 	for _, p := range n.peers {
 		if r := p.serve.waiting; r != nil {
 			p.serve.waiting = nil

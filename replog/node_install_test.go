@@ -150,3 +150,28 @@ func TestLateAcceptWhileASnapshotIsInstalled(t *testing.T) {
 		})
 	}
 }
+
+// A peer that asked for a snapshot when there was none gets the one that is
+// installed here, and nothing stays under way for it.
+func TestInstalledSnapshotServesWhoWaited(t *testing.T) {
+	l := newLateAccept(t)
+	l.fetch(t, func(e *replog.Effects) bool { return e.InstallSnapshot != nil })
+	l.receive(2, &pb.PeerMessage{Body: &pb.PeerMessage_SnapshotRequest{SnapshotRequest: &pb.SnapshotRequest{}}})
+	l.settle(nil)
+	if n := l.h.node.Status().InFlight.Giving; n != 1 {
+		t.Fatalf("%d peers wait for a snapshot, want 1", n)
+	}
+	l.held = false
+	l.perform()
+	var got []uint64
+	for range 4 {
+		for _, m := range l.settle(nil) {
+			if c := m.GetSnapshotChunk(); c != nil {
+				got = append(got, c.GetSlot())
+			}
+		}
+	}
+	if len(got) != 1 || got[0] != uint64(l.last) || l.h.node.Status().InFlight.Giving != 0 {
+		t.Errorf("pieces of the snapshots %v were sent, want one of slot %d; under way: %+v", got, l.last, l.h.node.Status().InFlight)
+	}
+}

@@ -67,7 +67,7 @@ func (w *World) connectStranger(c *pair, from, to *process) {
 	h := w.strangeHello(from, to)
 	w.happened(FaultStray)
 	w.disconnectPair(c)
-	c.strange = true
+	c.strange, c.deceived = true, to
 	w.trace.add(w.now, "stranger", uint64(from.index), uint64(to.index))
 	w.tell("net", "%s is connected with a stranger: %s", to.name, tellHello(h))
 	to.post(replog.PeerConnected{Hello: h})

@@ -1,6 +1,8 @@
 package sim
 
 import (
+	"slices"
+
 	"github.com/seed70370324/lockd/paxos"
 	"github.com/seed70370324/lockd/replog"
 	"github.com/seed70370324/lockd/replog/pb"
@@ -67,7 +69,7 @@ func (w *World) sendPeer(p *process, s replog.Send) {
 			w.happened(FaultDoubledMessage)
 		}
 	}
-	if w.net.blocked(p.index, to.index) || cutOff {
+	if w.net.blocked(p.index, to.index) || cutOff || w.deceived(p, to) {
 		copies = 0
 	}
 	w.traceSend(p, to, s.Message, copies)
@@ -155,7 +157,15 @@ type pair struct {
 	up         bool
 	blockedFor int64 // since when neither way or one way is blocked, 0: is not
 	patience   int64
-	strange    bool // a stranger has the place of one of the two
+	strange    bool     // a stranger has the place of one of the two
+	deceived   *process // to whom the stranger speaks
+}
+
+// deceived reports whether a replica has a stranger's connection for another's.
+func (w *World) deceived(p, by *process) bool {
+	return slices.ContainsFunc(w.net.pairs, func(c *pair) bool {
+		return c.strange && c.deceived == p && (c.a == by || c.b == by)
+	})
 }
 
 const pairEvery = 60 * millisecond

@@ -22,6 +22,7 @@ const (
 	tickEvery   = 20 * millisecond
 	loopLatency = 150 * microsecond
 	roomReserve = 512 << 10 // twice what the master keeps free for other answers
+	roomIdle    = 768 << 10 // the largest update of a watch, and that
 )
 
 // process is the shell around one replica: what goroutines, sockets and files
@@ -302,9 +303,13 @@ func (p *process) room(id replica.ConnID, deep bool) int {
 		return 0
 	}
 	// The first state of a watch has to fit, and what the master keeps free for
-	// answers, twice.
+	// answers, twice; and while nothing is queued every update of a watch.
 	l := &p.w.plan.load
-	return max(0, p.w.plan.limits.room+l.pathsOfEach*(int(l.valueBytes)+1000)+roomReserve-queued)
+	n := max(0, p.w.plan.limits.room+l.pathsOfEach*(int(l.valueBytes)+1000)+roomReserve-queued)
+	if queued == 0 {
+		n = max(n, roomIdle)
+	}
+	return n
 }
 
 // post puts an event into the mailbox and wakes the loop.

@@ -82,7 +82,8 @@ type Options struct {
 	CellTime func(now time.Duration) int64
 	// Room says how many bytes a connection can be sent now without waiting for
 	// its client to read; deep asks for more than is usual, which few get at a
-	// time. Default: as much as the largest state of a watch.
+	// time. While nothing is queued it must be pageBytes and roomReserve at least.
+	// Default: as much as the largest state of a watch.
 	Room func(c ConnID, deep bool) int
 }
 
