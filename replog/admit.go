@@ -186,7 +186,7 @@ func (n *Node) admit(p *peer) {
 
 func (n *Node) refuse(p *peer, text string, fatal bool) {
 	n.fx.Send = append(n.fx.Send, Send{To: p.id, Message: &pb.PeerMessage{
-		Body: &pb.PeerMessage_Refusal{Refusal: &pb.PeerRefusal{Text: text, Fatal: fatal}},
+		Body: &pb.PeerMessage_Refusal{Refusal: &pb.PeerRefusal{Text: text, Fatal: fatal, Incarnation: p.hello.GetIncarnation()}},
 	}})
 }
 
@@ -238,7 +238,12 @@ func objection(h *pb.PeerHello, cell, self string, id paxos.ReplicaID, members [
 // refusedBy hears that a peer refuses this replica. Only one that knows of
 // nothing chosen stops for it, and only if the other side is a founded cell or
 // another one: no stray process can stop a replica that holds data.
+//
+// Invariant: a refusal counts only for the disk that was refused.
 func (n *Node) refusedBy(p *peer, r *pb.PeerRefusal) {
+	if r.GetIncarnation() != n.incarnation {
+		return
+	}
 	if p.noted != r.GetText() || n.now-p.notedAt >= noteAgain {
 		p.noted, p.notedAt = r.GetText(), n.now
 		n.warn("%s (cell %q) refuses this replica: %s", p.name, p.hello.GetCell(), r.GetText())

@@ -304,7 +304,7 @@ func TestForeignCellIsRefusedAndTheReplicaRunsOn(t *testing.T) {
 		promised := h.node.Status().Paxos.Promised
 		for _, m := range []*pb.PeerMessage{
 			{Body: &pb.PeerMessage_Paxos{Paxos: &pb.PaxosMessage{Kind: uint32(paxos.MsgPrepare), Ballot: &pb.Ballot{Round: 99, Replica: 2}, Slot: 1, Ok: true}}},
-			{Body: &pb.PeerMessage_Refusal{Refusal: &pb.PeerRefusal{Text: "go away", Fatal: true}}},
+			{Body: &pb.PeerMessage_Refusal{Refusal: &pb.PeerRefusal{Text: "go away", Fatal: true, Incarnation: h.helloNow().Incarnation}}},
 			{Body: &pb.PeerMessage_SnapshotRequest{SnapshotRequest: &pb.SnapshotRequest{}}},
 		} {
 			h.node.Step(c.now, replog.PeerReceived{Peer: 2, Message: m})
@@ -325,9 +325,17 @@ func TestEmptyReplicaOfAnotherCellStops(t *testing.T) {
 	hello := c.hosts[0].helloNow()
 	hello.Name, hello.Replica, hello.Cell = "n2", 2, "prod"
 	h := c.hosts[0]
+	own := h.helloNow().Incarnation
 	h.node.Step(c.now, replog.PeerConnected{Hello: hello})
-	h.node.Step(c.now, replog.PeerReceived{Peer: 2, Message: &pb.PeerMessage{
-		Body: &pb.PeerMessage_Refusal{Refusal: &pb.PeerRefusal{Text: "this is cell prod", Fatal: true}}}})
+	refuse := func(incarnation uint64) {
+		h.node.Step(c.now, replog.PeerReceived{Peer: 2, Message: &pb.PeerMessage{
+			Body: &pb.PeerMessage_Refusal{Refusal: &pb.PeerRefusal{Text: "this is cell prod", Fatal: true, Incarnation: incarnation}}}})
+	}
+	refuse(own + 1) // of a process that bore this replica's name before
+	if e := h.node.Take(c.now); e.Fatal != nil {
+		t.Fatalf("it stops for the refusal of another disk: %v", e.Fatal)
+	}
+	refuse(own)
 	if e := h.node.Take(c.now); e.Fatal == nil || !strings.Contains(e.Fatal.Error(), "this is cell prod") {
 		t.Fatalf("it goes on: %v", e.Fatal)
 	}

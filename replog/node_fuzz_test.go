@@ -37,7 +37,7 @@ func FuzzNodePeers(f *testing.F) {
 	}
 	hello := &pb.PeerMessage{Body: &pb.PeerMessage_Hello{Hello: &pb.PeerHello{
 		Cell: "demo", Name: "n2", Replica: 2, Incarnation: 5007, Version: replog.PeerVersion, Founded: true, CellIdentity: 9}}}
-	refusal := &pb.PeerMessage{Body: &pb.PeerMessage_Refusal{Refusal: &pb.PeerRefusal{Text: "another cell", Fatal: true}}}
+	refusal := &pb.PeerMessage{Body: &pb.PeerMessage_Refusal{Refusal: &pb.PeerRefusal{Text: "another cell", Fatal: true, Incarnation: 1007}}}
 	var all []*pb.PeerMessage
 	for kind := paxos.MsgNone + 1; kind <= paxos.MsgValues; kind++ {
 		all = append(all, paxosMessage(paxos.Message{Kind: kind, Ballot: paxos.Ballot{Round: 1 << 40, Replica: 2}, Slot: 5, Chosen: 3, First: 1,

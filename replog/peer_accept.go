@@ -66,7 +66,7 @@ func (p *Peers) accepted(nc net.Conn) {
 	}
 	id, err := l.begin(c, h)
 	if err != nil {
-		p.refuse(c, err.Error(), false)
+		p.refuse(c, h, err.Error(), false)
 		p.strange(nc, err)
 		return
 	}
@@ -135,13 +135,14 @@ func (p *Peers) objection(c *wire.Conn, l *link, h, ours *pb.PeerHello) error {
 	if text == "" {
 		return nil
 	}
-	p.refuse(c, text, fatal)
+	p.refuse(c, h, text, fatal)
 	return fmt.Errorf("replica %q is refused: %s", h.GetName(), text)
 }
 
 // refuse tells the other side why it is not let in; nothing is owed to it.
-func (p *Peers) refuse(c *wire.Conn, text string, fatal bool) {
-	err := c.Queue(wire.KindPeer, sealed{&pb.PeerMessage{Body: &pb.PeerMessage_Refusal{Refusal: &pb.PeerRefusal{Text: text, Fatal: fatal}}}})
+func (p *Peers) refuse(c *wire.Conn, h *pb.PeerHello, text string, fatal bool) {
+	err := c.Queue(wire.KindPeer, sealed{&pb.PeerMessage{Body: &pb.PeerMessage_Refusal{Refusal: &pb.PeerRefusal{
+		Text: text, Fatal: fatal, Incarnation: h.GetIncarnation()}}}})
 	if err == nil {
 		_ = c.CloseAfterFlush(refusalTime)
 	}
@@ -164,6 +165,6 @@ func (p *Peers) unknown(c *wire.Conn, h *pb.PeerHello) error {
 	if h.GetName() == own.GetName() {
 		text = fmt.Sprintf("replica %s is this one: a peer address in --initial-cluster leads back to it, or two replicas have the same name", h.GetName())
 	}
-	p.refuse(c, text, true)
+	p.refuse(c, h, text, true)
 	return fmt.Errorf("replica %q of cell %q is no member of this cell", h.GetName(), h.GetCell())
 }

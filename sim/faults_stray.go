@@ -137,7 +137,8 @@ func (w *World) strangeMessage(h *pb.PeerHello, from, to *process) *pb.PeerMessa
 		if fatal && h.GetName() == from.name {
 			to.warned = true
 		}
-		return &pb.PeerMessage{Body: &pb.PeerMessage_Refusal{Refusal: &pb.PeerRefusal{Text: "who are you?", Fatal: fatal}}}
+		return &pb.PeerMessage{Body: &pb.PeerMessage_Refusal{Refusal: &pb.PeerRefusal{
+			Text: "who are you?", Fatal: fatal, Incarnation: to.incarnation()}}}
 	case 1:
 		return w.strangeFounding(h, from, to)
 	case 2:
@@ -261,7 +262,8 @@ func malformed(s *stream, from, to *process) *pb.PeerMessage {
 			return &pb.PeerMessage{Body: &pb.PeerMessage_Founding{Founding: &pb.Founding{Name: "nobody", Empty: true}}}
 		},
 		func() *pb.PeerMessage {
-			return &pb.PeerMessage{Body: &pb.PeerMessage_Refusal{Refusal: &pb.PeerRefusal{Text: "no", Fatal: to.identity != 0}}}
+			return &pb.PeerMessage{Body: &pb.PeerMessage_Refusal{Refusal: &pb.PeerRefusal{
+				Text: "no", Fatal: to.identity != 0, Incarnation: to.incarnation()}}}
 		},
 		func() *pb.PeerMessage {
 			return &pb.PeerMessage{Body: &pb.PeerMessage_SnapshotRequest{SnapshotRequest: &pb.SnapshotRequest{

@@ -96,11 +96,14 @@ func (p *process) now() time.Duration { return p.clock.read(p.w.now) }
 
 func (p *process) address() string { return p.name + ":7101" }
 
+// incarnation is that of the replica's disk.
+func (p *process) incarnation() uint64 { return p.opened.Identity.GetIncarnation() }
+
 // hello is what a replica says first on a connection to another.
 func (p *process) hello() *pb.PeerHello {
 	return &pb.PeerHello{
 		Cell: cellName, Name: p.name, Replica: uint64(p.id),
-		Incarnation:  p.opened.Identity.GetIncarnation(),
+		Incarnation:  p.incarnation(),
 		CellIdentity: p.identity, Founded: p.identity != 0,
 		ClientAddress: p.address(), PeerAddress: p.name + ":7201", Version: replog.PeerVersion, Lane: "main",
 		StateNodes: p.limits().Nodes, StateBytes: p.limits().Bytes,

@@ -381,7 +381,11 @@ type PeerRefusal struct {
 	Text  string                 `protobuf:"bytes,1,opt,name=text,proto3" json:"text,omitempty"`
 	// The replica must not go on with this data (wrong cell, unknown
 	// incarnation): it stops and says why.
-	Fatal         bool `protobuf:"varint,2,opt,name=fatal,proto3" json:"fatal,omitempty"`
+	Fatal bool `protobuf:"varint,2,opt,name=fatal,proto3" json:"fatal,omitempty"`
+	// Incarnation in the hello that is refused. A refusal of another one counts for
+	// nothing: it was meant for a process that bore the same name on an earlier
+	// connection.
+	Incarnation   uint64 `protobuf:"varint,3,opt,name=incarnation,proto3" json:"incarnation,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -428,6 +432,13 @@ func (x *PeerRefusal) GetFatal() bool {
 		return x.Fatal
 	}
 	return false
+}
+
+func (x *PeerRefusal) GetIncarnation() uint64 {
+	if x != nil {
+		return x.Incarnation
+	}
+	return 0
 }
 
 // Founding tells the founder (the lowest name), and for the operator's sake
@@ -1622,10 +1633,11 @@ const file_replog_pb_replog_proto_rawDesc = "" +
 	"\vstate_nodes\x18\r \x01(\x04R\n" +
 	"stateNodes\x12\x1f\n" +
 	"\vstate_bytes\x18\x0e \x01(\x04R\n" +
-	"stateBytes\"7\n" +
+	"stateBytes\"Y\n" +
 	"\vPeerRefusal\x12\x12\n" +
 	"\x04text\x18\x01 \x01(\tR\x04text\x12\x14\n" +
-	"\x05fatal\x18\x02 \x01(\bR\x05fatal\"\xa0\x01\n" +
+	"\x05fatal\x18\x02 \x01(\bR\x05fatal\x12 \n" +
+	"\vincarnation\x18\x03 \x01(\x04R\vincarnation\"\xa0\x01\n" +
 	"\bFounding\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12 \n" +
 	"\vincarnation\x18\x02 \x01(\x04R\vincarnation\x12\x14\n" +

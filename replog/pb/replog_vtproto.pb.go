@@ -324,6 +324,11 @@ func (m *PeerRefusal) MarshalToSizedBufferVT(dAtA []byte) (int, error) {
 		i -= len(m.unknownFields)
 		copy(dAtA[i:], m.unknownFields)
 	}
+	if m.Incarnation != 0 {
+		i = protohelpers.EncodeVarint(dAtA, i, uint64(m.Incarnation))
+		i--
+		dAtA[i] = 0x18
+	}
 	if m.Fatal {
 		i--
 		if m.Fatal {
@@ -1507,6 +1512,9 @@ func (m *PeerRefusal) SizeVT() (n int) {
 	}
 	if m.Fatal {
 		n += 2
+	}
+	if m.Incarnation != 0 {
+		n += 1 + protohelpers.SizeOfVarint(uint64(m.Incarnation))
 	}
 	n += len(m.unknownFields)
 	return n
@@ -2704,6 +2712,25 @@ func (m *PeerRefusal) UnmarshalVT(dAtA []byte) error {
 				}
 			}
 			m.Fatal = bool(v != 0)
+		case 3:
+			if wireType != 0 {
+				return fmt.Errorf("proto: wrong wireType = %d for field Incarnation", wireType)
+			}
+			m.Incarnation = 0
+			for shift := uint(0); ; shift += 7 {
+				if shift >= 64 {
+					return protohelpers.ErrIntOverflow
+				}
+				if iNdEx >= l {
+					return io.ErrUnexpectedEOF
+				}
+				b := dAtA[iNdEx]
+				iNdEx++
+				m.Incarnation |= uint64(b&0x7F) << shift
+				if b < 0x80 {
+					break
+				}
+			}
 		default:
 			iNdEx = preIndex
 			skippy, err := protohelpers.Skip(dAtA[iNdEx:])
