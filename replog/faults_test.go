@@ -312,3 +312,37 @@ func TestSeveralBitsWithinASector(t *testing.T) {
 		t.Error("no damage was ever found")
 	}
 }
+
+// A temporary file that was given up and could not be removed is in the way of no
+// later one of its name.
+func TestTemporaryFileThatStaysIsNotInTheWay(t *testing.T) {
+	pieces := transfer(t, open(t, twoSnapshots(t)).Storage, 100_000)
+	fsys := faultfs.New()
+	st := open(t, fsys).Storage
+	fsys.FailFrom(faultfs.Remove, 1, errIO)
+	if _, _, err := st.ReceiveSnapshot(pieces[0]); err != nil {
+		t.Fatal(err)
+	}
+	if _, _, err := st.ReceiveSnapshot(&pb.SnapshotChunk{Slot: pieces[0].Slot, Gone: true}); !errors.Is(err, errIO) {
+		t.Fatalf("what has come of a snapshot that is gone cannot be removed: %v", err)
+	}
+	fsys.Fail(faultfs.Remove, 0, nil)
+	for i, p := range pieces {
+		if m, _, err := st.ReceiveSnapshot(p); err != nil || (m != nil) != (i == len(pieces)-1) {
+			t.Fatalf("piece %d: %v %v", i, m, err)
+		}
+	}
+
+	fsys, o := fill(t)
+	save := func() error { return o.Storage.SaveSnapshot(&pb.SnapshotMeta{Slot: 20}, state{20, 3000}) }
+	fsys.FailFrom(faultfs.Remove, 1, errIO)
+	fsys.FailFrom(faultfs.Write, 1, errIO)
+	if err := save(); !errors.Is(err, errIO) {
+		t.Fatalf("a snapshot that cannot be written is saved: %v", err)
+	}
+	fsys.Fail(faultfs.Remove, 0, nil)
+	fsys.Fail(faultfs.Write, 0, nil)
+	if err := save(); err != nil {
+		t.Errorf("the next snapshot of the slot: %v", err)
+	}
+}

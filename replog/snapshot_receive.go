@@ -61,7 +61,7 @@ func (s *snapshots) receivePiece(c *pb.SnapshotChunk) error {
 		if err := s.dropPart(); err != nil {
 			return err
 		}
-		f, err := s.fs.Create(incomingName)
+		f, err := createTemp(s.fs, incomingName)
 		if err != nil {
 			return err
 		}

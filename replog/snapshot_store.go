@@ -199,8 +199,21 @@ func (s *snapshots) superfluous(slot paxos.Slot) bool {
 	return slot <= s.base
 }
 
+// createTemp creates a temporary file, in the place of one of that name that was
+// given up and could not be removed then: it must not be in the way for good.
+func createTemp(fsys FS, name string) (File, error) {
+	f, err := fsys.Create(name)
+	if !errors.Is(err, fs.ErrExist) {
+		return f, err
+	}
+	if err := fsys.Remove(name); err != nil {
+		return nil, err
+	}
+	return fsys.Create(name)
+}
+
 func (s *snapshots) writeTemp(temp string, meta *pb.SnapshotMeta, snap Snapshot) (err error) {
-	f, err := s.fs.Create(temp)
+	f, err := createTemp(s.fs, temp)
 	if err != nil {
 		return err
 	}

@@ -3,7 +3,6 @@ package replog
 import (
 	"errors"
 	"fmt"
-	"io/fs"
 	"syscall"
 )
 
@@ -93,20 +92,11 @@ func (w *wal) takeFile(number uint64) (File, error) {
 	case p.err == nil && p.number != number:
 		return nil, fmt.Errorf("segment %d was prepared, and %d is due", p.number, number)
 	case noRoom(p.err):
-		return w.createAgain(number)
+		// That was when the present segment was half full, perhaps hours ago: what
+		// counts is the room there is now.
+		return createTemp(w.fs, segmentName(number)+tempSuffix)
 	}
 	return p.file, p.err
-}
-
-// createAgain makes the file whose preparation found no room. That was when the
-// present segment was half full, perhaps hours ago: what counts is the room there
-// is now. No part of the log is in the file that is removed.
-func (w *wal) createAgain(number uint64) (File, error) {
-	name := segmentName(number) + tempSuffix
-	if err := w.fs.Remove(name); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return nil, err
-	}
-	return w.fs.Create(name)
 }
 
 // noRoom reports whether the disk, or what this user may use of it, was full.
