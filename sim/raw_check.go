@@ -111,7 +111,11 @@ func (r *raw) refused(e *wirepb.Error) {
 		return a.id == e.GetId() && e.GetSession() == 0 && e.GetNumber() == 0
 	}
 	// What several may be refused with is taken for one that need not be, and has no answer yet.
-	i := slices.IndexFunc(r.asked, func(a *asked) bool { return mine(a) && slices.Contains(a.errors, e.GetCode()) && a.must })
+	must := func(a *asked) bool { return mine(a) && slices.Contains(a.errors, e.GetCode()) && a.must }
+	i := slices.IndexFunc(r.asked, func(a *asked) bool { return must(a) && !a.free })
+	if i < 0 {
+		i = slices.IndexFunc(r.asked, must)
+	}
 	if i < 0 {
 		i = slices.IndexFunc(r.asked, func(a *asked) bool { return mine(a) && a.allows(e) && !a.must && !a.free })
 	}
