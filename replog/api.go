@@ -6,58 +6,10 @@ import (
 
 	"github.com/seed70370324/lockd/paxos"
 	"github.com/seed70370324/lockd/replog/pb"
+	"github.com/seed70370324/lockd/replog/vfs"
 )
 
 // ---- the seams to the outside ----
-
-// FS is the part of a file system that the log uses, rooted in the data
-// directory; names are relative and slash-separated. OSFS is the real one;
-// package faultfs has one that forgets what was not synced.
-type FS interface {
-	// Create makes a new file (an existing one is an error).
-	Create(name string) (File, error)
-	// Open opens an existing file for reading and writing.
-	Open(name string) (File, error)
-	Rename(from, to string) error
-	Remove(name string) error
-	// List returns the names in a directory ("" the root), sorted.
-	List(dir string) ([]string, error)
-	MkdirAll(dir string) error
-	// SyncDir makes creations, renames and removals in dir durable.
-	SyncDir(dir string) error
-}
-
-// File is an open file of an FS.
-type File interface {
-	io.ReaderAt
-	io.WriterAt
-	Size() (int64, error)
-	// Preallocate makes the file at least size bytes long, zero filled.
-	Preallocate(size int64) error
-	Truncate(size int64) error
-	// Sync makes the content durable (fdatasync). After an error nothing
-	// about the file may be believed.
-	Sync() error
-	// WriteSync is WriteAt and Sync of what it writes, in one. Offset, length and
-	// memory are aligned to 4096 bytes. Of what else was written to the file and
-	// not synced it promises nothing. After an error nothing about the file may
-	// be believed.
-	WriteSync(p []byte, off int64) error
-	Close() error
-}
-
-// AsyncFile is offered by a File whose WriteSync need not be waited for.
-type AsyncFile interface {
-	// StartWriteSync begins a WriteSync; false: that cannot be done here, and
-	// nothing was written. Until FinishWriteSync has returned p must not be
-	// changed, and nothing else written to the file.
-	StartWriteSync(p []byte, off int64) (begun bool, err error)
-	// FinishWriteSync waits for the end of what was begun.
-	FinishWriteSync() error
-	// AwaitWriteSync and WakeWriteSync are AsyncStorage's AwaitSync and WakeSync.
-	AwaitWriteSync() bool
-	WakeWriteSync()
-}
 
 // StateMachine is what the log is for. All methods are called by the node's
 // Step except Decode and the writing of a Snapshot, which run beside it.
@@ -83,7 +35,7 @@ type Decode func(r io.Reader) (state any, err error)
 
 // StorageOptions say where the data is and whose it is.
 type StorageOptions struct {
-	FS           FS
+	FS           vfs.FS
 	Cell         string
 	Replica      string
 	SegmentBytes int64 // default 64 MiB

@@ -10,8 +10,9 @@ import (
 
 	"github.com/seed70370324/lockd/paxos"
 	"github.com/seed70370324/lockd/replog"
-	"github.com/seed70370324/lockd/replog/faultfs"
 	"github.com/seed70370324/lockd/replog/pb"
+	"github.com/seed70370324/lockd/replog/vfs"
+	"github.com/seed70370324/lockd/replog/vfs/faultfs"
 )
 
 // state is what the tests take snapshots of: it knows its slot.
@@ -52,7 +53,7 @@ func decodeState(r io.Reader) (any, error) {
 	return s, nil
 }
 
-func options(fsys replog.FS) replog.StorageOptions {
+func options(fsys vfs.FS) replog.StorageOptions {
 	return replog.StorageOptions{
 		FS: fsys, Cell: "demo", Replica: "n1", SegmentBytes: 1, // the smallest
 		Decode: decodeState, NewIncarnation: func() uint64 { return 4711 },

@@ -11,6 +11,7 @@ import (
 
 	"github.com/seed70370324/lockd/paxos"
 	"github.com/seed70370324/lockd/replog/pb"
+	"github.com/seed70370324/lockd/replog/vfs"
 )
 
 // bytesFile is a file for decoders to read; only appending writes are kept.
@@ -39,13 +40,13 @@ func (f *bytesFile) WriteSync(p []byte, off int64) error {
 // oneFile is a file system for one small file.
 type oneFile struct{ f *bytesFile }
 
-func (o oneFile) Open(string) (File, error)     { return o.f, nil }
-func (o oneFile) Create(string) (File, error)   { return o.f, nil }
-func (o oneFile) Rename(string, string) error   { return nil }
-func (o oneFile) Remove(string) error           { return fs.ErrNotExist }
-func (o oneFile) List(string) ([]string, error) { return nil, nil }
-func (o oneFile) MkdirAll(string) error         { return nil }
-func (o oneFile) SyncDir(string) error          { return nil }
+func (o oneFile) Open(string) (vfs.File, error)   { return o.f, nil }
+func (o oneFile) Create(string) (vfs.File, error) { return o.f, nil }
+func (o oneFile) Rename(string, string) error     { return nil }
+func (o oneFile) Remove(string) error             { return fs.ErrNotExist }
+func (o oneFile) List(string) ([]string, error)   { return nil, nil }
+func (o oneFile) MkdirAll(string) error           { return nil }
+func (o oneFile) SyncDir(string) error            { return nil }
 
 var testID = &pb.Identity{Format: formatVersion, Cell: "demo", Replica: "n1", Incarnation: 42}
 

@@ -79,20 +79,6 @@ func isDataName(name string) bool {
 	return dir == logDir+"/" && ext == segmentSuffix || dir == snapDir+"/" && ext == snapSuffix
 }
 
-// InUseError says that another process has the directory open.
-type InUseError struct {
-	Dir string
-	PID int // 0 unknown
-}
-
-func (e *InUseError) Error() string {
-	by := "another process"
-	if e.PID != 0 {
-		by = fmt.Sprintf("process %d", e.PID)
-	}
-	return fmt.Sprintf("the data directory %s is in use by %s: stop that one, or give another directory", e.Dir, by)
-}
-
 // StoppedError says that a write, a flush or a change of a name has failed, so that
 // the storage writes nothing any more. The process must end: what is on the disk is
 // not known, and a replica that went on could neither vote nor catch up.

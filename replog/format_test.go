@@ -11,6 +11,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/seed70370324/lockd/replog/pb"
+	"github.com/seed70370324/lockd/replog/vfs"
 )
 
 // Data of another format is refused by the name of the file, with what to do,
@@ -60,7 +61,7 @@ func TestOtherFormatsAreRefused(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			fsys, err := NewOSFS(dir)
+			fsys, err := vfs.NewOSFS(dir)
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -9,11 +9,11 @@ import (
 	"strings"
 
 	"github.com/seed70370324/lockd/replog/pb"
+	"github.com/seed70370324/lockd/replog/vfs"
 )
 
 const (
 	identityName = "identity"
-	lockName     = "LOCK"
 	maxIdentity  = 64 << 10
 )
 
@@ -71,7 +71,7 @@ func decodeIdentity(content []byte) (*pb.Identity, error) {
 
 // readIdentity reads the identity file; the error is fs.ErrNotExist if there
 // is none, *DamagedError if it is unreadable.
-func readIdentity(fsys FS) (*pb.Identity, error) {
+func readIdentity(fsys vfs.FS) (*pb.Identity, error) {
 	content, err := readSmall(fsys, identityName, maxIdentity)
 	if err != nil {
 		return nil, err
@@ -86,7 +86,7 @@ func readIdentity(fsys FS) (*pb.Identity, error) {
 	return id, nil
 }
 
-func readSmall(fsys FS, name string, limit int64) (content []byte, err error) {
+func readSmall(fsys vfs.FS, name string, limit int64) (content []byte, err error) {
 	f, err := fsys.Open(name)
 	if err != nil {
 		return nil, fmt.Errorf("opening %s: %w", name, err)
@@ -111,7 +111,7 @@ func readSmall(fsys FS, name string, limit int64) (content []byte, err error) {
 
 // writeIdentity replaces the identity file, durably: after a crash either the
 // old one is there or the new one.
-func writeIdentity(fsys FS, id *pb.Identity) error {
+func writeIdentity(fsys vfs.FS, id *pb.Identity) error {
 	temp := identityName + tempSuffix
 	if err := writeSmall(fsys, temp, encodeIdentity(id)); err != nil {
 		return fmt.Errorf("writing %s: %w", temp, err)
@@ -125,7 +125,7 @@ func writeIdentity(fsys FS, id *pb.Identity) error {
 	return nil
 }
 
-func writeSmall(fsys FS, name string, content []byte) (err error) {
+func writeSmall(fsys vfs.FS, name string, content []byte) (err error) {
 	f, err := fsys.Create(name)
 	if err != nil {
 		return err

@@ -8,7 +8,8 @@ import (
 	"testing"
 
 	"github.com/seed70370324/lockd/replog"
-	"github.com/seed70370324/lockd/replog/faultfs"
+	"github.com/seed70370324/lockd/replog/vfs"
+	"github.com/seed70370324/lockd/replog/vfs/faultfs"
 )
 
 func TestForeignData(t *testing.T) {
@@ -80,10 +81,10 @@ func TestDirectoryThatIsNotOurs(t *testing.T) {
 func TestDirectoryInUse(t *testing.T) {
 	dir := t.TempDir()
 	first := openOS(t, dir, 1)
-	fsys, err := replog.NewOSFS(dir)
+	fsys, err := vfs.NewOSFS(dir)
 	must(t, err)
 	_, err = replog.Open(options(fsys))
-	var inUse *replog.InUseError
+	var inUse *vfs.InUseError
 	if !errors.As(err, &inUse) || inUse.PID != os.Getpid() || inUse.Dir != dir {
 		t.Fatalf("opened twice: %v", err)
 	}
@@ -99,7 +100,7 @@ func TestDirectoryInUse(t *testing.T) {
 func TestErrorsNameTheDirectory(t *testing.T) {
 	dir := t.TempDir()
 	must(t, os.WriteFile(filepath.Join(dir, "notes"), []byte("mine"), 0o600))
-	fsys, err := replog.NewOSFS(dir)
+	fsys, err := vfs.NewOSFS(dir)
 	must(t, err)
 	if _, err := replog.Open(options(fsys)); err == nil || !strings.Contains(err.Error(), dir) {
 		t.Errorf("%v", err)

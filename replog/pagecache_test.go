@@ -6,7 +6,7 @@ import (
 
 	"github.com/seed70370324/lockd/paxos"
 	"github.com/seed70370324/lockd/replog"
-	"github.com/seed70370324/lockd/replog/faultfs"
+	"github.com/seed70370324/lockd/replog/vfs/faultfs"
 )
 
 // TestFailedFsyncThenRestartThenPowerCut: after an fsync that failed, a new

@@ -9,6 +9,7 @@ import (
 	"github.com/seed70370324/lockd/internal/invariant"
 	"github.com/seed70370324/lockd/paxos"
 	"github.com/seed70370324/lockd/replog/pb"
+	"github.com/seed70370324/lockd/replog/vfs"
 )
 
 // scanned is what reading a segment from its header to the first byte that is
@@ -39,7 +40,7 @@ type location struct {
 // record to visit, in order.
 // What it finds at the end is for judge (the last segment) or checkClosed. An
 // error is a *DamagedError, a *ForeignError, or one of reading.
-func scanSegment(f File, number uint64, id *pb.Identity, begin func(*pb.SegmentHeader) error, visit func(*paxos.Record, location) error) (*scanned, error) {
+func scanSegment(f vfs.File, number uint64, id *pb.Identity, begin func(*pb.SegmentHeader) error, visit func(*paxos.Record, location) error) (*scanned, error) {
 	name := segmentName(number)
 	damaged := func(off int64, format string, args ...any) error {
 		return &DamagedError{File: name, Offset: off, What: fmt.Sprintf(format, args...)}
@@ -215,7 +216,7 @@ type dataSeeker interface {
 
 // readTail looks at everything behind the last good record, and takes note of
 // the marks there.
-func (s *scanned) readTail(f File) (tail, error) {
+func (s *scanned) readTail(f vfs.File) (tail, error) {
 	t := tail{last: s.end}
 	w, giveBack := openWindow(f, s.size)
 	defer giveBack()
@@ -331,7 +332,7 @@ func (s *scanned) judge(t tail) (cut bool, err error) {
 // successor reads the last block of the segment's file: the number of the next
 // segment if it says that one stands, 0 if it does not. Bad: it is neither
 // that nor empty.
-func (s *scanned) successor(f File) (next uint64, bad bool, err error) {
+func (s *scanned) successor(f vfs.File) (next uint64, bad bool, err error) {
 	w := &window{f: f, size: s.size + blockBytes, ahead: blockBytes}
 	block, err := w.at(s.size, blockBytes)
 	if err != nil {

@@ -12,7 +12,8 @@ import (
 
 	"github.com/seed70370324/lockd/paxos"
 	"github.com/seed70370324/lockd/replog"
-	"github.com/seed70370324/lockd/replog/faultfs"
+	"github.com/seed70370324/lockd/replog/vfs"
+	"github.com/seed70370324/lockd/replog/vfs/faultfs"
 )
 
 const firstSegment = "log/0000000000000001.seg"
@@ -27,7 +28,7 @@ func record(slot paxos.Slot, n int) *paxos.Record {
 	}}}
 }
 
-func open(t testing.TB, fsys replog.FS) *replog.Opened {
+func open(t testing.TB, fsys vfs.FS) *replog.Opened {
 	t.Helper()
 	o, err := replog.Open(options(fsys))
 	if err != nil {

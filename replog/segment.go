@@ -11,6 +11,7 @@ import (
 
 	"github.com/seed70370324/lockd/paxos"
 	"github.com/seed70370324/lockd/replog/pb"
+	"github.com/seed70370324/lockd/replog/vfs"
 )
 
 const (
@@ -39,7 +40,7 @@ const (
 // segment is one file of the log.
 type segment struct {
 	number uint64
-	file   File
+	file   vfs.File
 	size   int64  // of the file
 	seed   uint32 // of its records and marks
 	start  int64  // of the first record
@@ -59,7 +60,7 @@ func (s *segment) room() int64 { return s.size - blockBytes }
 // durable under its name. So the loss of a segment is noticed although none
 // follows it.
 func successorBlock(s *segment) []byte {
-	block := alignedBytes(blockBytes)
+	block := vfs.AlignedBytes(blockBytes)
 	binary.LittleEndian.PutUint64(block[0:], successorMagic)
 	binary.LittleEndian.PutUint64(block[16:], s.number+1)
 	binary.LittleEndian.PutUint32(block[8:], frameSum(s.seed, s.room(), block[8:successorBytes]))

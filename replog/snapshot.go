@@ -13,6 +13,7 @@ import (
 	"github.com/seed70370324/lockd/internal/invariant"
 	"github.com/seed70370324/lockd/paxos"
 	"github.com/seed70370324/lockd/replog/pb"
+	"github.com/seed70370324/lockd/replog/vfs"
 )
 
 const (
@@ -37,7 +38,7 @@ func snapshotSeed() uint32 { return frameSeed(snapshotMarker, 0) }
 
 // chunkWriter cuts a stream into checksummed chunks.
 type chunkWriter struct {
-	f       File
+	f       vfs.File
 	off     int64 // of the next frame
 	synced  int64
 	buf     []byte // frame header and the chunk so far
@@ -136,7 +137,7 @@ var decompressors = sync.Pool{New: func() any {
 
 // writeSnapshot writes a whole snapshot file and makes its content durable. It
 // gives the file's size.
-func writeSnapshot(f File, meta *pb.SnapshotMeta, s Snapshot) (int64, error) {
+func writeSnapshot(f vfs.File, meta *pb.SnapshotMeta, s Snapshot) (int64, error) {
 	if _, err := f.WriteAt([]byte(snapMagic), 0); err != nil {
 		return 0, err
 	}
@@ -200,7 +201,7 @@ func (r *snapReader) next() (frame, error) {
 }
 
 // openSnapshot reads the head of a snapshot file.
-func openSnapshot(f File, name string) (*snapReader, *pb.SnapshotMeta, error) {
+func openSnapshot(f vfs.File, name string) (*snapReader, *pb.SnapshotMeta, error) {
 	size, err := f.Size()
 	if err != nil {
 		return nil, nil, fmt.Errorf("size of %s: %w", name, err)
@@ -275,7 +276,7 @@ func (r *snapReader) Read(p []byte) (int, error) {
 
 // verifySnapshot reads a whole snapshot file and checks every checksum in it.
 // raw is how many bytes the file says its content has.
-func verifySnapshot(f File, name string) (meta *pb.SnapshotMeta, raw uint64, err error) {
+func verifySnapshot(f vfs.File, name string) (meta *pb.SnapshotMeta, raw uint64, err error) {
 	r, meta, err := openSnapshot(f, name)
 	if err != nil {
 		return nil, 0, err
@@ -292,7 +293,7 @@ func verifySnapshot(f File, name string) (meta *pb.SnapshotMeta, raw uint64, err
 // decodeSnapshot decodes a snapshot file that verifySnapshot found good, whose
 // content has raw bytes. An error then means that the content is not
 // understood.
-func decodeSnapshot(f File, name string, raw uint64, decode Decode) (any, error) {
+func decodeSnapshot(f vfs.File, name string, raw uint64, decode Decode) (any, error) {
 	if decode == nil {
 		return nil, fmt.Errorf("there is a snapshot %s, but nothing to decode it with", name)
 	}

@@ -12,6 +12,7 @@ import (
 	"github.com/seed70370324/lockd/internal/fuzzing"
 	"github.com/seed70370324/lockd/paxos"
 	"github.com/seed70370324/lockd/replog/pb"
+	"github.com/seed70370324/lockd/replog/vfs"
 )
 
 // text is a state that is written as it is.
@@ -208,13 +209,13 @@ func FuzzSnapshotReceive(f *testing.F) {
 // memoryFiles is a file system without directories.
 type memoryFiles struct{ files map[string]*bytesFile }
 
-func (m *memoryFiles) Open(name string) (File, error) {
+func (m *memoryFiles) Open(name string) (vfs.File, error) {
 	if f := m.files[name]; f != nil {
 		return f, nil
 	}
 	return nil, &fs.PathError{Op: "open", Path: name, Err: fs.ErrNotExist}
 }
-func (m *memoryFiles) Create(name string) (File, error) {
+func (m *memoryFiles) Create(name string) (vfs.File, error) {
 	f := &bytesFile{}
 	m.files[name] = f
 	return f, nil

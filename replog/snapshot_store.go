@@ -10,6 +10,7 @@ import (
 
 	"github.com/seed70370324/lockd/paxos"
 	"github.com/seed70370324/lockd/replog/pb"
+	"github.com/seed70370324/lockd/replog/vfs"
 )
 
 const (
@@ -22,7 +23,7 @@ const (
 
 // snapshots are the snapshot files.
 type snapshots struct {
-	fs     FS
+	fs     vfs.FS
 	stop   *failStop
 	id     *pb.Identity
 	decode Decode
@@ -37,7 +38,7 @@ type snapshots struct {
 	// The one that a follower is fetching is kept besides, as long as it makes
 	// progress.
 	reading  paxos.Slot
-	readFile File
+	readFile vfs.File
 	progress bool // it was read since the last snapshot was made
 
 	receiving sync.Mutex
@@ -49,7 +50,7 @@ type incoming struct {
 	slot paxos.Slot
 	size int64
 	got  int64
-	file File
+	file vfs.File
 }
 
 // snapshotsFound is what is in the directory; nothing is changed yet.
@@ -63,7 +64,7 @@ type snapshotsFound struct {
 }
 
 // readSnapshots verifies every snapshot there is.
-func readSnapshots(fsys FS, id *pb.Identity) (*snapshotsFound, error) {
+func readSnapshots(fsys vfs.FS, id *pb.Identity) (*snapshotsFound, error) {
 	names, err := fsys.List(snapDir)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, fmt.Errorf("reading the directory %s: %w", snapDir, err)
@@ -86,7 +87,7 @@ func readSnapshots(fsys FS, id *pb.Identity) (*snapshotsFound, error) {
 	return found, nil
 }
 
-func (s *snapshotsFound) verify(fsys FS, slot paxos.Slot, id *pb.Identity) (err error) {
+func (s *snapshotsFound) verify(fsys vfs.FS, slot paxos.Slot, id *pb.Identity) (err error) {
 	name := snapshotName(slot)
 	f, err := fsys.Open(name)
 	if err != nil {
@@ -121,7 +122,7 @@ func (s *snapshotsFound) base() paxos.Slot {
 }
 
 // load decodes the newest good snapshot.
-func (s *snapshotsFound) load(fsys FS, decode Decode) (state any, err error) {
+func (s *snapshotsFound) load(fsys vfs.FS, decode Decode) (state any, err error) {
 	name := snapshotName(s.base())
 	f, err := fsys.Open(name)
 	if err != nil {
@@ -132,7 +133,7 @@ func (s *snapshotsFound) load(fsys FS, decode Decode) (state any, err error) {
 }
 
 // repair removes what a crash left and puts damaged files aside.
-func (s *snapshotsFound) repair(fsys FS) (notes []string, err error) {
+func (s *snapshotsFound) repair(fsys vfs.FS) (notes []string, err error) {
 	for _, name := range s.leftovers {
 		if err := fsys.Remove(name); err != nil {
 			return nil, fmt.Errorf("removing the leftover %s: %w", name, err)

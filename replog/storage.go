@@ -10,6 +10,7 @@ import (
 
 	"github.com/seed70370324/lockd/paxos"
 	"github.com/seed70370324/lockd/replog/pb"
+	"github.com/seed70370324/lockd/replog/vfs"
 )
 
 const (
@@ -18,17 +19,11 @@ const (
 	MaxSegmentBytes = 1 << 30
 )
 
-// Locker is offered by an FS that can keep other processes away. Lock fails
-// with an *InUseError if another one has it; it must not change anything else.
-type Locker interface {
-	Lock() (release func() error, err error)
-}
-
 // Storage is the durable part of a replica: identity, log and snapshots. Its
 // methods are StorageAPI's; they may be called by several goroutines, though
 // Append and Sync make sense from one.
 type Storage struct {
-	fs      FS
+	fs      vfs.FS
 	stop    failStop
 	release func() error
 	log     *wal
@@ -69,7 +64,7 @@ func Open(o StorageOptions) (*Opened, error) {
 		return nil, err
 	}
 	release := func() error { return nil }
-	if l, ok := o.FS.(Locker); ok {
+	if l, ok := o.FS.(vfs.Locker); ok {
 		var err error
 		if release, err = l.Lock(); err != nil {
 			return nil, err
@@ -84,7 +79,7 @@ func Open(o StorageOptions) (*Opened, error) {
 }
 
 // withDir puts the name of the directory into an error, if it is known.
-func withDir(err error, fsys FS) error {
+func withDir(err error, fsys vfs.FS) error {
 	s, ok := fsys.(fmt.Stringer)
 	if !ok {
 		return err
@@ -291,7 +286,7 @@ func clearUnfinished(o *StorageOptions) (notes []string, err error) {
 	var remove []string
 	for _, name := range names {
 		switch name {
-		case lockName, "lost+found":
+		case vfs.LockName, "lost+found":
 		case identityName + tempSuffix:
 			remove = append(remove, name)
 		case logDir, snapDir:
@@ -324,7 +319,7 @@ func clearUnfinished(o *StorageOptions) (notes []string, err error) {
 
 // unusedSegment reports whether the file is the first segment, under its
 // temporary or final name, with nothing written behind its header.
-func unusedSegment(fsys FS, name string) (unused bool, err error) {
+func unusedSegment(fsys vfs.FS, name string) (unused bool, err error) {
 	if name == segmentName(1)+tempSuffix {
 		return true, nil
 	}

@@ -13,11 +13,12 @@ import (
 
 	"github.com/seed70370324/lockd/paxos"
 	"github.com/seed70370324/lockd/replog"
+	"github.com/seed70370324/lockd/replog/vfs"
 )
 
 func openOS(tb testing.TB, dir string, segment int64) *replog.Opened {
 	tb.Helper()
-	fsys, err := replog.NewOSFS(dir)
+	fsys, err := vfs.NewOSFS(dir)
 	if err != nil {
 		tb.Fatal(err)
 	}
@@ -130,7 +131,7 @@ func BenchmarkAppend(b *testing.B) {
 // A file that is preallocated beside flushes rests between its parts, until there
 // is a hurry; either way it holds zeros alone in the end.
 func TestPreallocateGradually(t *testing.T) {
-	fsys, err := replog.NewOSFS(t.TempDir())
+	fsys, err := vfs.NewOSFS(t.TempDir())
 	must(t, err)
 	for _, size := range []int64{1, 256 << 10, 1<<20 + 1} {
 		f, err := fsys.Create(fmt.Sprint(size))

@@ -12,6 +12,7 @@ import (
 	"github.com/seed70370324/lockd/internal/invariant"
 	"github.com/seed70370324/lockd/paxos"
 	"github.com/seed70370324/lockd/replog/pb"
+	"github.com/seed70370324/lockd/replog/vfs"
 )
 
 var errClosed = errors.New("the storage is closed")
@@ -54,7 +55,7 @@ func (f *failStop) close() {
 
 // wal is the log: a row of segments, the last of which is written.
 type wal struct {
-	fs           FS
+	fs           vfs.FS
 	stop         *failStop
 	id           *pb.Identity
 	segmentBytes int64

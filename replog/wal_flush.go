@@ -2,6 +2,7 @@ package replog
 
 import (
 	"github.com/seed70370324/lockd/internal/invariant"
+	"github.com/seed70370324/lockd/replog/vfs"
 )
 
 // tailBlock is what stands at the end of the active segment.
@@ -17,9 +18,9 @@ type tailBlock struct {
 type flight struct {
 	on     bool
 	image  []byte
-	base   int64     // of the image
-	file   AsyncFile // the write has begun there, and is to be waited for
-	end    int64     // of the records
+	base   int64         // of the image
+	file   vfs.AsyncFile // the write has begun there, and is to be waited for
+	end    int64         // of the records
 	mark   placedMark
 	placed []placement
 }
@@ -44,7 +45,7 @@ func (w *wal) start() (begun bool, err error) {
 		return false, err
 	}
 	invariant.Assert(!w.flight.on, "a flush of the log is begun while another one is under way")
-	f, ok := w.active.file.(AsyncFile)
+	f, ok := w.active.file.(vfs.AsyncFile)
 	if !ok || len(w.pending) == 0 || w.place(int64(len(w.buf))) == 0 {
 		return false, nil
 	}
@@ -62,10 +63,10 @@ func (w *wal) start() (begun bool, err error) {
 }
 
 // asyncFile is the active segment's file, if its flushes can be begun.
-func (w *wal) asyncFile() AsyncFile {
+func (w *wal) asyncFile() vfs.AsyncFile {
 	w.writing.Lock()
 	defer w.writing.Unlock()
-	f, _ := w.active.file.(AsyncFile)
+	f, _ := w.active.file.(vfs.AsyncFile)
 	return f
 }
 
@@ -208,7 +209,7 @@ func (w *wal) seal(frames []byte, off int64) []placement {
 // it.
 func (w *wal) imageOf(n int) []byte {
 	if cap(w.image) < n {
-		w.image = alignedBytes(max(n, 16*blockBytes))
+		w.image = vfs.AlignedBytes(max(n, 16*blockBytes))
 	}
 	return w.image[:n]
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/seed70370324/lockd/internal/invariant"
 	"github.com/seed70370324/lockd/paxos"
 	"github.com/seed70370324/lockd/replog/pb"
+	"github.com/seed70370324/lockd/replog/vfs"
 )
 
 const (
@@ -32,7 +33,7 @@ type walFound struct {
 
 // readLog reads all segments. base is a slot below which the entries' content
 // is not wanted.
-func readLog(fsys FS, stop *failStop, id *pb.Identity, segmentBytes int64, base paxos.Slot) (*walFound, error) {
+func readLog(fsys vfs.FS, stop *failStop, id *pb.Identity, segmentBytes int64, base paxos.Slot) (*walFound, error) {
 	names, err := fsys.List(logDir)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, fmt.Errorf("reading the directory %s: %w", logDir, err)
@@ -182,7 +183,7 @@ func (f *walFound) repair() (notes []string, err error) {
 	}
 	if f.badLast {
 		s := w.active
-		if err := s.file.WriteSync(alignedBytes(blockBytes), s.room()); err != nil {
+		if err := s.file.WriteSync(vfs.AlignedBytes(blockBytes), s.room()); err != nil {
 			return nil, w.stop.fail("clearing the last block of "+segmentName(s.number), err)
 		}
 		notes = append(notes, fmt.Sprintf("cleared bad bytes in the last block of %s, which was not in use: the disk may be failing", segmentName(s.number)))

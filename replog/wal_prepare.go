@@ -5,26 +5,9 @@ import (
 	"fmt"
 	"io/fs"
 	"syscall"
+
+	"github.com/seed70370324/lockd/replog/vfs"
 )
-
-// Background is offered by an FS on which work may go on beside the caller's:
-// then the next segment is preallocated while the present one fills, and
-// nobody waits for 64 MiB of zeros. Without it everything happens in the calls
-// themselves, in one order (the simulator's disks).
-type Background interface {
-	// Background runs work in a goroutine of its own.
-	Background(work func())
-}
-
-// gradual is offered by a File that can be preallocated while flushes of another
-// one go on: it is written in small parts, with a rest after each, so that a
-// flush waits for little. Once hurry is closed it does not rest any more; once
-// unwanted is, it gives up with an error.
-type gradual interface {
-	PreallocateGradually(size int64, hurry, unwanted <-chan struct{}) error
-}
-
-var errUnwanted = errors.New("the file is not wanted any more")
 
 // preparation is the file of the next segment, in the making or ready under
 // its temporary name.
@@ -34,7 +17,7 @@ type preparation struct {
 	hurried  bool          // it is; guarded by writing
 	unwanted chan struct{} // closed when nobody will use it
 	done     chan struct{} // closed when file and err are set
-	file     File
+	file     vfs.File
 	err      error
 }
 
@@ -43,7 +26,7 @@ type preparation struct {
 // next segment waits for what is missing then. writing is held.
 func (w *wal) prepareNext() {
 	s := w.active
-	b, ok := w.fs.(Background)
+	b, ok := w.fs.(vfs.Background)
 	switch {
 	case !ok || s.end < s.size/2:
 		return
@@ -62,12 +45,12 @@ func (w *wal) prepareNext() {
 }
 
 // preallocated makes the file of a segment, durable but for its name.
-func (w *wal) preallocated(p *preparation) (File, error) {
+func (w *wal) preallocated(p *preparation) (vfs.File, error) {
 	f, err := w.fs.Create(segmentName(p.number) + tempSuffix)
 	if err != nil {
 		return nil, err
 	}
-	if g, ok := f.(gradual); ok {
+	if g, ok := f.(vfs.Gradual); ok {
 		err = g.PreallocateGradually(w.segmentBytes, p.hurry, p.unwanted)
 	} else {
 		err = f.Preallocate(w.segmentBytes)
@@ -83,7 +66,7 @@ func (w *wal) preallocated(p *preparation) (File, error) {
 
 // takeFile returns the file for a new segment: the prepared one, which it waits
 // for, or one that is made now. writing is held.
-func (w *wal) takeFile(number uint64) (File, error) {
+func (w *wal) takeFile(number uint64) (vfs.File, error) {
 	p := w.next
 	if p == nil {
 		return w.fs.Create(segmentName(number) + tempSuffix)
@@ -101,7 +84,7 @@ func (w *wal) takeFile(number uint64) (File, error) {
 // createAgain makes the file whose preparation found no room. That was when the
 // present segment was half full, perhaps hours ago: what counts is the room there
 // is now. No part of the log is in the file that is removed.
-func (w *wal) createAgain(number uint64) (File, error) {
+func (w *wal) createAgain(number uint64) (vfs.File, error) {
 	name := segmentName(number) + tempSuffix
 	if err := w.fs.Remove(name); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, err
@@ -142,7 +125,7 @@ func (w *wal) dropNext() error {
 		if err := p.file.Close(); err != nil {
 			return err
 		}
-	case !errors.Is(p.err, errUnwanted):
+	case !errors.Is(p.err, vfs.ErrUnwanted):
 		return nil // it was not needed
 	}
 	if err := w.stop.check(); !errors.Is(err, errClosed) {

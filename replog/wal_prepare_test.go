@@ -11,6 +11,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/seed70370324/lockd/paxos"
+	"github.com/seed70370324/lockd/replog/vfs"
 )
 
 // fillTo writes records until so much of the first segment is used.
@@ -31,7 +32,7 @@ func TestPreparation(t *testing.T) {
 	defer goleak.VerifyNone(t)
 	for _, until := range []float64{0.55, 0.8} {
 		dir := t.TempDir()
-		fsys, err := NewOSFS(dir)
+		fsys, err := vfs.NewOSFS(dir)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -60,17 +61,17 @@ func TestPreparation(t *testing.T) {
 
 // fullFS is a disk on which a segment finds no room while full is set.
 type fullFS struct {
-	*OSFS
+	*vfs.OSFS
 	full atomic.Bool
 	err  error
 }
 
 type fullFile struct {
-	File
+	vfs.File
 	fs *fullFS
 }
 
-func (f *fullFS) Create(name string) (File, error) {
+func (f *fullFS) Create(name string) (vfs.File, error) {
 	file, err := f.OSFS.Create(name)
 	if err != nil {
 		return nil, err
@@ -103,7 +104,7 @@ func TestPreparationWithoutRoom(t *testing.T) {
 		t.Run(tc.name, func(t *testing.T) {
 			defer goleak.VerifyNone(t)
 			dir := t.TempDir()
-			under, err := NewOSFS(dir)
+			under, err := vfs.NewOSFS(dir)
 			if err != nil {
 				t.Fatal(err)
 			}

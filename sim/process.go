@@ -10,9 +10,9 @@ import (
 	"github.com/seed70370324/lockd/lockd/replica"
 	"github.com/seed70370324/lockd/paxos"
 	"github.com/seed70370324/lockd/replog"
-	"github.com/seed70370324/lockd/replog/faultfs"
-	"github.com/seed70370324/lockd/replog/lane"
 	"github.com/seed70370324/lockd/replog/pb"
+	"github.com/seed70370324/lockd/replog/peer/lane"
+	"github.com/seed70370324/lockd/replog/vfs/faultfs"
 	"github.com/seed70370324/lockd/store"
 )
 

@@ -9,8 +9,8 @@ import (
 	wirepb "github.com/seed70370324/lockd/internal/wire/pb"
 	"github.com/seed70370324/lockd/paxos"
 	"github.com/seed70370324/lockd/replog"
-	"github.com/seed70370324/lockd/replog/faultfs"
 	replogpb "github.com/seed70370324/lockd/replog/pb"
+	"github.com/seed70370324/lockd/replog/vfs/faultfs"
 	storepb "github.com/seed70370324/lockd/store/pb"
 )
 

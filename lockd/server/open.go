@@ -9,6 +9,7 @@ import (
 
 	"github.com/seed70370324/lockd/lockd/replica"
 	"github.com/seed70370324/lockd/replog"
+	"github.com/seed70370324/lockd/replog/vfs"
 )
 
 // open locks and reads the data directory. Its errors say what to do.
@@ -16,7 +17,7 @@ func (s *Server) open() (*replog.Opened, error) {
 	fs := s.cfg.FS
 	if fs == nil {
 		var err error
-		if fs, err = replog.NewOSFS(s.cfg.DataDir); err != nil {
+		if fs, err = vfs.NewOSFS(s.cfg.DataDir); err != nil {
 			return nil, fmt.Errorf("--data-dir: %w: give a directory that this user can make and write", err)
 		}
 	}
@@ -43,7 +44,7 @@ func (s *Server) open() (*replog.Opened, error) {
 // openError names the flag; the error itself says in plain words what is wrong
 // with the directory and what to do. Nothing in it was changed.
 func openError(dir string, err error) error {
-	var inUse *replog.InUseError
+	var inUse *vfs.InUseError
 	var foreign *replog.ForeignError
 	var damaged *replog.DamagedError
 	if errors.As(err, &inUse) || errors.As(err, &foreign) || errors.As(err, &damaged) {

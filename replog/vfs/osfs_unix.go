@@ -1,6 +1,6 @@
 //go:build unix
 
-package replog
+package vfs
 
 import (
 	"errors"

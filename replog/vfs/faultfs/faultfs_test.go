@@ -12,7 +12,7 @@ import (
 
 	"pgregory.net/rapid"
 
-	"github.com/seed70370324/lockd/replog"
+	"github.com/seed70370324/lockd/replog/vfs"
 )
 
 func must(t testing.TB, err error) {
@@ -22,14 +22,14 @@ func must(t testing.TB, err error) {
 	}
 }
 
-func create(t testing.TB, f *FS, name string) replog.File {
+func create(t testing.TB, f *FS, name string) vfs.File {
 	t.Helper()
 	h, err := f.Create(name)
 	must(t, err)
 	return h
 }
 
-func put(t testing.TB, h replog.File, off int64, data string) {
+func put(t testing.TB, h vfs.File, off int64, data string) {
 	t.Helper()
 	_, err := h.WriteAt([]byte(data), off)
 	must(t, err)
@@ -242,7 +242,7 @@ func TestFaults(t *testing.T) {
 	}
 	release, err := f.Lock()
 	must(t, err)
-	var inUse *replog.InUseError
+	var inUse *vfs.InUseError
 	if _, err := f.Lock(); !errors.As(err, &inUse) {
 		t.Errorf("locked twice: %v", err)
 	}

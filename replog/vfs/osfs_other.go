@@ -1,6 +1,6 @@
 //go:build !linux
 
-package replog
+package vfs
 
 import "os"
 

@@ -3,7 +3,7 @@
 // The tag leaves out the big-endian machines: there two fields of the control
 // block change places. They write through the page cache.
 
-package replog
+package vfs
 
 import (
 	"errors"
@@ -200,7 +200,7 @@ func (d *directFile) probe() error {
 		return fmt.Errorf("trying direct writes to %s: it has %d bytes and must have %d at least: make it long enough first",
 			d.name, info.Size(), directAlign)
 	}
-	block := alignedBytes(directAlign)
+	block := AlignedBytes(directAlign)
 	at := (info.Size()/directAlign - 1) * directAlign
 	if _, err := d.file.ReadAt(block, at); err != nil {
 		return refused("trying direct reads", err)
@@ -251,7 +251,7 @@ func unavailable(doing string, err error) error {
 
 // WriteSync writes p at off and returns when exactly these bytes are durable.
 // All of p, off and len(p) must be aligned, and p must have been allocated by Go
-// (alignedBytes); it may be used again when WriteSync has returned. After an
+// (AlignedBytes); it may be used again when WriteSync has returned. After an
 // error the blocks hold anything, and no later success says otherwise: as after
 // a failed fsync there is no next time. Part of a write is an error as well. It
 // allocates nothing. One caller at a time; others queue.

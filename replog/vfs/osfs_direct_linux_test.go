@@ -1,6 +1,6 @@
 //go:build 386 || amd64 || arm || arm64 || loong64 || mips64le || mipsle || ppc64le || riscv64
 
-package replog
+package vfs
 
 import (
 	"bytes"
@@ -75,7 +75,7 @@ func onDirectFiles(t *testing.T, size int64, test func(t *testing.T, d *directFi
 			if err := d.Close(); !errors.Is(err, fs.ErrClosed) {
 				t.Errorf("closing again: %v", err)
 			}
-			if err := d.WriteSync(alignedBytes(directAlign), 0); !errors.Is(err, fs.ErrClosed) {
+			if err := d.WriteSync(AlignedBytes(directAlign), 0); !errors.Is(err, fs.ErrClosed) {
 				t.Errorf("writing after Close: %v", err)
 			}
 		})
@@ -89,7 +89,7 @@ func TestDirectLayout(t *testing.T) {
 		t.Errorf("the kernel's structures look different: %+v", b)
 	}
 	for n := 0; n <= 1<<20; n = 2*n + directAlign {
-		if p := alignedBytes(n); len(p) != n || cap(p) != n || !isAligned(p) {
+		if p := AlignedBytes(n); len(p) != n || cap(p) != n || !isAligned(p) {
 			t.Errorf("%d aligned bytes: %d at %p", n, len(p), p)
 		}
 	}
@@ -137,7 +137,7 @@ func TestDirectWritesAreSeen(t *testing.T) {
 		whole, want := make([]byte, blocks*directAlign), make([]byte, blocks*directAlign)
 		for round := uint64(1); round <= rounds && !t.Failed(); round++ {
 			first := random.IntN(blocks)
-			p := alignedBytes((1 + random.IntN(blocks-first)) * directAlign)
+			p := AlignedBytes((1 + random.IntN(blocks-first)) * directAlign)
 			for i := 0; i < len(p); i += 8 {
 				binary.LittleEndian.PutUint64(p[i:], round)
 			}
@@ -173,7 +173,7 @@ func TestDirectAfterOrdinaryWrites(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer func() { _ = f.Close() }()
-		p, got, want := alignedBytes(2*directAlign), make([]byte, 4*directAlign), make([]byte, 4*directAlign)
+		p, got, want := AlignedBytes(2*directAlign), make([]byte, 4*directAlign), make([]byte, 4*directAlign)
 		for round := range 100 {
 			ordinary := bytes.Repeat([]byte{byte(2*round + 1)}, 3*directAlign) // dirty when the direct write comes
 			copy(want[directAlign/2:], ordinary)
@@ -247,7 +247,7 @@ func TestDirectOpenFails(t *testing.T) {
 // stays behind from a write that failed.
 func TestDirectWriteFails(t *testing.T) {
 	onDirectFiles(t, 4*directAlign, func(t *testing.T, d *directFile, path string) {
-		p := alignedBytes(2 * directAlign)
+		p := AlignedBytes(2 * directAlign)
 		for name, write := range map[string]func() error{
 			"length":   func() error { return d.WriteSync(p[:directAlign+512], 0) },
 			"memory":   func() error { return d.WriteSync(p[512:512+directAlign], 0) },
@@ -304,7 +304,7 @@ func TestDirectPollerGivesUp(t *testing.T) {
 			}
 			return false
 		}
-		p := alignedBytes(directAlign)
+		p := AlignedBytes(directAlign)
 		p[0] = 7
 		if err := d.WriteSync(p, directAlign); !errors.Is(err, os.ErrDeadlineExceeded) {
 			t.Errorf("a poller that gives up: %v", err)
@@ -351,7 +351,7 @@ func TestDirectAwait(t *testing.T) {
 				}
 			}
 		})
-		p := alignedBytes(directAlign)
+		p := AlignedBytes(directAlign)
 		for i := range writes {
 			if i%3 == 0 {
 				d.Wake()
@@ -390,13 +390,13 @@ func TestDirectEndNobodyAskedFor(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := d.Start(alignedBytes(directAlign), 0); err != nil {
+		if err := d.Start(AlignedBytes(directAlign), 0); err != nil {
 			t.Fatal(err)
 		}
 		if !d.Await() {
 			t.Error("the poller does not wait")
 		}
-		if err := d.Start(alignedBytes(directAlign), directAlign); err == nil {
+		if err := d.Start(AlignedBytes(directAlign), directAlign); err == nil {
 			t.Error("a write is begun before the end of the last one was told")
 		}
 		if err := d.Close(); err != nil {
@@ -451,7 +451,7 @@ func TestDirectOneAtATime(t *testing.T) {
 		var writers sync.WaitGroup
 		for k := range 8 {
 			writers.Go(func() {
-				p := alignedBytes(directAlign)
+				p := AlignedBytes(directAlign)
 				for {
 					p[0]++
 					if err := d.WriteSync(p, int64(k)*directAlign); err != nil {
@@ -474,7 +474,7 @@ func TestDirectOneAtATime(t *testing.T) {
 
 func TestDirectAllocatesNothing(t *testing.T) {
 	onDirectFiles(t, 16*directAlign, func(t *testing.T, d *directFile, _ string) {
-		p, off := alignedBytes(2*directAlign), int64(0)
+		p, off := AlignedBytes(2*directAlign), int64(0)
 		if n := testing.AllocsPerRun(200, func() {
 			if err := d.WriteSync(p, off); err != nil {
 				t.Fatal(err)
@@ -529,7 +529,7 @@ func benchFile(b *testing.B) string {
 }
 
 func benchFlush(b *testing.B, flush func(p []byte, off int64) error) {
-	p, off := alignedBytes(2*directAlign), int64(0)
+	p, off := AlignedBytes(2*directAlign), int64(0)
 	var before, after unix.Rusage
 	if err := unix.Getrusage(unix.RUSAGE_SELF, &before); err != nil {
 		b.Fatal(err)

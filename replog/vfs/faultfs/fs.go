@@ -11,7 +11,7 @@ import (
 	"sync"
 	"syscall"
 
-	"github.com/seed70370324/lockd/replog"
+	"github.com/seed70370324/lockd/replog/vfs"
 )
 
 // Errors that injected faults give.
@@ -43,7 +43,7 @@ func (o Op) String() string {
 	return [...]string{"write", "sync", "create", "rename", "remove", "resize", "syncdir", "mkdir"}[o]
 }
 
-// FS implements replog.FS. It may be used by several goroutines.
+// FS implements vfs.FS. It may be used by several goroutines.
 type FS struct {
 	mu     sync.Mutex
 	root   *dir
@@ -63,8 +63,8 @@ type fault struct {
 }
 
 var (
-	_ replog.FS     = (*FS)(nil)
-	_ replog.Locker = (*FS)(nil)
+	_ vfs.FS     = (*FS)(nil)
+	_ vfs.Locker = (*FS)(nil)
 )
 
 // dir is a directory: its names, each a *inode or a *dir.
@@ -152,8 +152,8 @@ func (f *FS) dir(parts []string, name string) (*dir, error) {
 	return d, nil
 }
 
-// Create implements replog.FS.
-func (f *FS) Create(name string) (replog.File, error) {
+// Create implements vfs.FS.
+func (f *FS) Create(name string) (vfs.File, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	d, last, err := f.find(name)
@@ -171,8 +171,8 @@ func (f *FS) Create(name string) (replog.File, error) {
 	return &file{fs: f, name: name, n: n}, nil
 }
 
-// Open implements replog.FS.
-func (f *FS) Open(name string) (replog.File, error) {
+// Open implements vfs.FS.
+func (f *FS) Open(name string) (vfs.File, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	n, err := f.lookUp(name)
@@ -194,7 +194,7 @@ func (f *FS) lookUp(name string) (*inode, error) {
 	return n, nil
 }
 
-// Rename implements replog.FS, within one directory.
+// Rename implements vfs.FS, within one directory.
 func (f *FS) Rename(from, to string) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -222,7 +222,7 @@ func (f *FS) Rename(from, to string) error {
 	return nil
 }
 
-// Remove implements replog.FS.
+// Remove implements vfs.FS.
 func (f *FS) Remove(name string) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -243,7 +243,7 @@ func (f *FS) Remove(name string) error {
 	return nil
 }
 
-// List implements replog.FS.
+// List implements vfs.FS.
 func (f *FS) List(name string) ([]string, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -254,7 +254,7 @@ func (f *FS) List(name string) ([]string, error) {
 	return slices.Sorted(maps.Keys(d.seen)), nil
 }
 
-// MkdirAll implements replog.FS.
+// MkdirAll implements vfs.FS.
 func (f *FS) MkdirAll(name string) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -276,7 +276,7 @@ func (f *FS) MkdirAll(name string) error {
 	return nil
 }
 
-// SyncDir implements replog.FS.
+// SyncDir implements vfs.FS.
 func (f *FS) SyncDir(name string) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -297,12 +297,12 @@ func (f *FS) SyncDir(name string) error {
 	return nil
 }
 
-// Lock implements replog.Locker.
+// Lock implements vfs.Locker.
 func (f *FS) Lock() (release func() error, err error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.locked {
-		return nil, errors.Join(&replog.InUseError{Dir: "faultfs"}, errBusy)
+		return nil, errors.Join(&vfs.InUseError{Dir: "faultfs"}, errBusy)
 	}
 	f.locked = true
 	return func() error {

@@ -1,4 +1,4 @@
-package replog
+package vfs
 
 import (
 	"errors"
@@ -24,7 +24,7 @@ var (
 	_ Locker     = (*OSFS)(nil)
 	_ Background = (*OSFS)(nil)
 	_ AsyncFile  = (*osFile)(nil)
-	_ gradual    = (*osFile)(nil)
+	_ Gradual    = (*osFile)(nil)
 )
 
 // NewOSFS makes the directory if it is not there (readable by the owner only).
@@ -163,7 +163,7 @@ func (o *OSFS) Background(work func()) { go work() }
 // Lock implements Locker: the lock is on the file LOCK, goes with the process
 // however it ends, and the file tells its pid.
 func (o *OSFS) Lock() (release func() error, err error) {
-	path := filepath.Join(o.dir, lockName)
+	path := filepath.Join(o.dir, LockName)
 	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
 	if err != nil {
 		return nil, fmt.Errorf("opening the lock of the data directory: %w", err)
@@ -263,7 +263,7 @@ func (f *osFile) PreallocateGradually(size int64, hurry, unwanted <-chan struct{
 		rest(min(restTimes*took, restMost), hurry, unwanted)
 		select {
 		case <-unwanted:
-			return errUnwanted
+			return ErrUnwanted
 		default:
 			return nil
 		}

@@ -1,4 +1,4 @@
-package replog
+package vfs
 
 import (
 	"errors"
@@ -18,12 +18,12 @@ const directAlign = 4096
 // durable writes; WriteAt and Sync do the same there, slower.
 var errDirectUnavailable = errors.New("direct writes are not available")
 
-// alignedBytes returns n zero bytes, n a multiple of directAlign, in memory
+// AlignedBytes returns n zero bytes, n a multiple of directAlign, in memory
 // that a direct write takes. They are on the heap, which does not move; without
 // inlining no compiler may find that a caller's stack, which does, is enough.
 //
 //go:noinline
-func alignedBytes(n int) []byte {
+func AlignedBytes(n int) []byte {
 	invariant.Assert(n >= 0 && n%directAlign == 0, "%d aligned bytes are no whole blocks", n)
 	b := make([]byte, n+directAlign)
 	skip := -int(uintptr(unsafe.Pointer(unsafe.SliceData(b)))) & (directAlign - 1)
