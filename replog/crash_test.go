@@ -10,6 +10,7 @@ import (
 
 	"github.com/seed70370324/lockd/paxos"
 	"github.com/seed70370324/lockd/replog"
+	"github.com/seed70370324/lockd/replog/codec"
 	"github.com/seed70370324/lockd/replog/pb"
 	"github.com/seed70370324/lockd/replog/vfs"
 	"github.com/seed70370324/lockd/replog/vfs/faultfs"
@@ -337,7 +338,7 @@ func (w *worker) install() error {
 	if err != nil {
 		return err
 	}
-	config := replog.EncodeConfiguration(&paxos.Configuration{Cell: "demo", CellIdentity: 99,
+	config := codec.EncodeConfiguration(&paxos.Configuration{Cell: "demo", CellIdentity: 99,
 		Members: []paxos.Member{{ID: 1, Name: "n1", Incarnation: 4711, Voter: true}}})
 	if err := donor.Storage.SaveSnapshot(&pb.SnapshotMeta{Slot: uint64(slot), Config: config}, state{slot, 2500}); err != nil {
 		return err

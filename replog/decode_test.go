@@ -10,6 +10,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/seed70370324/lockd/paxos"
+	"github.com/seed70370324/lockd/replog/codec"
 	"github.com/seed70370324/lockd/replog/pb"
 	"github.com/seed70370324/lockd/replog/vfs"
 )
@@ -48,7 +49,7 @@ func (o oneFile) List(string) ([]string, error)   { return nil, nil }
 func (o oneFile) MkdirAll(string) error           { return nil }
 func (o oneFile) SyncDir(string) error            { return nil }
 
-var testID = &pb.Identity{Format: formatVersion, Cell: "demo", Replica: "n1", Incarnation: 42}
+var testID = &pb.Identity{Format: codec.FormatVersion, Cell: "demo", Replica: "n1", Incarnation: 42}
 
 // firstArea is where the records of a small segment begin: behind the header's
 // block and its marks.

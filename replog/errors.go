@@ -3,6 +3,8 @@ package replog
 import (
 	"fmt"
 	"path"
+
+	"github.com/seed70370324/lockd/replog/codec"
 )
 
 // DamagedError says that what is on disk is not what was made durable there:
@@ -97,13 +99,13 @@ func (e *StoppedError) Unwrap() error { return e.Err }
 // checkFormat refuses data of another format, by its file's name.
 func checkFormat(name string, format uint32) error {
 	switch {
-	case format < formatVersion:
+	case format < codec.FormatVersion:
 		return fmt.Errorf("%s has format %d, of an earlier version of lockd, and this version of lockd reads format %d alone: "+
 			"start the version that wrote it. Nothing converts it: to go on with this version found a new cell in empty directories",
-			name, format, formatVersion)
-	case format > formatVersion:
+			name, format, codec.FormatVersion)
+	case format > codec.FormatVersion:
 		return fmt.Errorf("%s has format %d, of a later version of lockd, and this version of lockd reads format %d alone: start the version that wrote it",
-			name, format, formatVersion)
+			name, format, codec.FormatVersion)
 	}
 	return nil
 }

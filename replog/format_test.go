@@ -10,6 +10,7 @@ import (
 
 	"google.golang.org/protobuf/proto"
 
+	"github.com/seed70370324/lockd/replog/codec"
 	"github.com/seed70370324/lockd/replog/pb"
 	"github.com/seed70370324/lockd/replog/vfs"
 )
@@ -24,7 +25,7 @@ func TestOtherFormatsAreRefused(t *testing.T) {
 		b, err := encodeHeader(&pb.SegmentHeader{Format: format, Segment: 1, Size: minSegment, Cell: "demo", Replica: "n1", Incarnation: 42})
 		return append(b, make([]byte, max(0, minSegment-len(b)))...), err
 	}
-	good, err := header(formatVersion)
+	good, err := header(codec.FormatVersion)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -41,7 +42,7 @@ func TestOtherFormatsAreRefused(t *testing.T) {
 			return f.b, err
 		},
 	} {
-		for _, format := range []uint32{0, 1, 2, formatVersion + 1} {
+		for _, format := range []uint32{0, 1, 2, codec.FormatVersion + 1} {
 			dir := t.TempDir()
 			files := map[string]func(uint32) ([]byte, error){identityName: small(encodeIdentity(testID)), segmentName(1): small(good)}
 			files[name] = content
@@ -67,7 +68,7 @@ func TestOtherFormatsAreRefused(t *testing.T) {
 			}
 			_, err = Open(StorageOptions{FS: fsys, Cell: "demo", Replica: "n1", NewIncarnation: func() uint64 { return 1 }})
 			wanted := []string{name, fmt.Sprintf("has format %d,", format), "start the version that wrote it"}
-			if format < formatVersion {
+			if format < codec.FormatVersion {
 				wanted = append(wanted, "earlier", "found a new cell")
 			}
 			for _, want := range wanted {

@@ -12,6 +12,7 @@ import (
 
 	"github.com/seed70370324/lockd/internal/fuzzing"
 	"github.com/seed70370324/lockd/paxos"
+	"github.com/seed70370324/lockd/replog/codec"
 	"github.com/seed70370324/lockd/replog/pb"
 )
 
@@ -235,10 +236,10 @@ func FuzzSegmentHeader(f *testing.F) {
 		}
 		return b
 	}
-	fuzzing.Seed(f, "plain", header(&pb.SegmentHeader{Format: formatVersion, Segment: 1, Size: 2 * minSegment, Cell: "demo", Replica: "n1", Incarnation: 42}))
-	fuzzing.Seed(f, "full", header(&pb.SegmentHeader{Format: formatVersion, Segment: 1, Size: 2 * minSegment, Cell: "demo", Replica: "n1", Incarnation: 42,
+	fuzzing.Seed(f, "plain", header(&pb.SegmentHeader{Format: codec.FormatVersion, Segment: 1, Size: 2 * minSegment, Cell: "demo", Replica: "n1", Incarnation: 42}))
+	fuzzing.Seed(f, "full", header(&pb.SegmentHeader{Format: codec.FormatVersion, Segment: 1, Size: 2 * minSegment, Cell: "demo", Replica: "n1", Incarnation: 42,
 		Flush: 7, Chosen: 5, Promised: &pb.Ballot{Round: 3, Replica: 2}, ConfigSlot: 1, PreviousEnd: 9000,
-		Config: EncodeConfiguration(&paxos.Configuration{Cell: "demo", Members: []paxos.Member{{ID: 1, Name: "n1", Voter: true}}})}))
+		Config: codec.EncodeConfiguration(&paxos.Configuration{Cell: "demo", Members: []paxos.Member{{ID: 1, Name: "n1", Voter: true}}})}))
 	f.Fuzz(func(t *testing.T, payload []byte) {
 		content := segmentOf(appendFrame(nil, headerSeed(1), 0, frameSegment, 0, payload))
 		s, err := scanSegment(&bytesFile{content}, 1, testID, anyHeader, func(*paxos.Record, location) error { return nil })
@@ -252,7 +253,7 @@ func FuzzSegmentHeader(f *testing.F) {
 			return
 		}
 		facts := found.wal.facts
-		if facts.chosen != paxos.Slot(s.header.Chosen) || facts.promised != DecodeBallot(s.header.Promised) {
+		if facts.chosen != paxos.Slot(s.header.Chosen) || facts.promised != codec.DecodeBallot(s.header.Promised) {
 			t.Fatalf("%v gives %+v", s.header, facts)
 		}
 	})
@@ -336,7 +337,7 @@ func FuzzLogRecord(f *testing.F) {
 		"config": {Entries: []paxos.Entry{{Slot: 1, Value: paxos.Value{Kind: paxos.Config, Config: &paxos.Configuration{
 			Cell: "demo", CellIdentity: 5, RevisionFloor: 7, Members: []paxos.Member{{ID: 1, Name: "n1", Incarnation: 42, PeerAddress: "a:1", ClientAddress: "a:2", Voter: true}}}}}}},
 	} {
-		b, err := proto.Marshal(EncodeRecord(r))
+		b, err := proto.Marshal(codec.EncodeRecord(r))
 		if err != nil {
 			f.Fatal(err)
 		}
@@ -352,7 +353,7 @@ func FuzzLogRecord(f *testing.F) {
 			typed(t, err)
 			return
 		}
-		b, err := proto.Marshal(EncodeRecord(r))
+		b, err := proto.Marshal(codec.EncodeRecord(r))
 		if err != nil {
 			t.Fatalf("what was decoded cannot be encoded: %v", err)
 		}
@@ -378,7 +379,7 @@ func FuzzIdentity(f *testing.F) {
 		}
 		// The input as names.
 		cell, replica, _ := bytes.Cut(content, []byte("\n"))
-		given := &pb.Identity{Format: formatVersion, Cell: string(cell), Replica: string(replica), Incarnation: uint64(len(content)), CellIdentity: 7}
+		given := &pb.Identity{Format: codec.FormatVersion, Cell: string(cell), Replica: string(replica), Incarnation: uint64(len(content)), CellIdentity: 7}
 		if back, err := decodeIdentity(encodeIdentity(given)); err != nil || !proto.Equal(back, given) {
 			t.Fatalf("%v comes back as %v, %v", given, back, err)
 		}

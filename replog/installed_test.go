@@ -10,6 +10,7 @@ import (
 
 	"github.com/seed70370324/lockd/paxos"
 	"github.com/seed70370324/lockd/replog"
+	"github.com/seed70370324/lockd/replog/codec"
 	"github.com/seed70370324/lockd/replog/pb"
 	"github.com/seed70370324/lockd/replog/vfs/faultfs"
 )
@@ -201,7 +202,7 @@ func TestConfigurationBelowAnInstalledSnapshot(t *testing.T) {
 		return &paxos.Configuration{Cell: "demo", CellIdentity: identity, Members: []paxos.Member{{ID: 1, Name: "n1", Incarnation: 4711, Voter: true}}}
 	}
 	donor := open(t, faultfs.New())
-	must(t, donor.Storage.SaveSnapshot(&pb.SnapshotMeta{Slot: 6, Config: replog.EncodeConfiguration(config(5))}, state{6, 10}))
+	must(t, donor.Storage.SaveSnapshot(&pb.SnapshotMeta{Slot: 6, Config: codec.EncodeConfiguration(config(5))}, state{6, 10}))
 	chunk, err := donor.Storage.ReadSnapshot(0, 0, 1<<20)
 	must(t, err)
 	stale := func(slot paxos.Slot) []*paxos.Record {

@@ -9,6 +9,7 @@ import (
 
 	"github.com/seed70370324/lockd/internal/invariant"
 	"github.com/seed70370324/lockd/paxos"
+	"github.com/seed70370324/lockd/replog/codec"
 	"github.com/seed70370324/lockd/replog/pb"
 )
 
@@ -491,7 +492,7 @@ func (n *Node) maySend(m *paxos.Message) bool {
 func outgoing(m *paxos.Message) Send {
 	return Send{
 		To:      m.To,
-		Message: &pb.PeerMessage{Body: &pb.PeerMessage_Paxos{Paxos: EncodeMessage(m)}},
+		Message: &pb.PeerMessage{Body: &pb.PeerMessage_Paxos{Paxos: codec.EncodeMessage(m)}},
 		Bulk:    m.Kind == paxos.MsgCatchUpReply || m.Kind == paxos.MsgValues,
 	}
 }

@@ -8,6 +8,7 @@ import (
 
 	"github.com/seed70370324/lockd/internal/invariant"
 	"github.com/seed70370324/lockd/paxos"
+	"github.com/seed70370324/lockd/replog/codec"
 	"github.com/seed70370324/lockd/replog/pb"
 	"github.com/seed70370324/lockd/replog/vfs"
 )
@@ -149,7 +150,7 @@ func (s *scanned) mark(m placedMark) {
 
 func checkHeader(h *pb.SegmentHeader, size int64, id *pb.Identity, damaged func(int64, string, ...any) error) error {
 	switch {
-	case h.Format != formatVersion:
+	case h.Format != codec.FormatVersion:
 		return checkFormat(segmentName(h.Segment), h.Format)
 	case h.Cell != id.Cell || h.Replica != id.Replica || h.Incarnation != id.Incarnation:
 		return &ForeignError{
@@ -187,7 +188,7 @@ func decodeRecordFrame(fr frame) (*paxos.Record, error) {
 	if err := p.Decode(fr.payload); err != nil {
 		return nil, fmt.Errorf("an intact record that this version of lockd cannot decode: %w", err)
 	}
-	rec, err := DecodeRecord(p)
+	rec, err := codec.DecodeRecord(p)
 	if err != nil {
 		return nil, fmt.Errorf("an intact record that this version of lockd cannot decode: %w", err)
 	}

@@ -19,9 +19,6 @@ const (
 	segmentSuffix = ".seg"
 	tempSuffix    = ".tmp"
 
-	// formatVersion of identity, segments and snapshots.
-	formatVersion = 4
-
 	// blockBytes is the unit in which the log is written: the largest that a disk
 	// is known to write or lose as a whole.
 	blockBytes = 4096

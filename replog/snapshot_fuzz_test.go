@@ -11,6 +11,7 @@ import (
 
 	"github.com/seed70370324/lockd/internal/fuzzing"
 	"github.com/seed70370324/lockd/paxos"
+	"github.com/seed70370324/lockd/replog/codec"
 	"github.com/seed70370324/lockd/replog/pb"
 	"github.com/seed70370324/lockd/replog/vfs"
 )
@@ -25,7 +26,7 @@ func (s text) WriteSnapshot(w io.Writer) error {
 
 func snapshotFile(tb testing.TB, s Snapshot) []byte {
 	file := &bytesFile{}
-	if _, err := writeSnapshot(file, &pb.SnapshotMeta{Format: formatVersion, Slot: 3, Cell: "demo"}, s); err != nil {
+	if _, err := writeSnapshot(file, &pb.SnapshotMeta{Format: codec.FormatVersion, Slot: 3, Cell: "demo"}, s); err != nil {
 		tb.Fatal(err)
 	}
 	return file.b
@@ -39,7 +40,7 @@ func sealedSnapshot(tb testing.TB, stream []byte, raw uint64) []byte {
 	}
 	c := &chunkWriter{f: file, off: int64(len(snapMagic))}
 	c.trailer.Raw = raw
-	if err := c.frame(frameMeta, &pb.SnapshotMeta{Format: formatVersion, Slot: 3, Cell: "demo"}); err != nil {
+	if err := c.frame(frameMeta, &pb.SnapshotMeta{Format: codec.FormatVersion, Slot: 3, Cell: "demo"}); err != nil {
 		tb.Fatal(err)
 	}
 	if _, err := c.Write(stream); err != nil {

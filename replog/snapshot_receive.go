@@ -7,6 +7,7 @@ import (
 	"slices"
 
 	"github.com/seed70370324/lockd/paxos"
+	"github.com/seed70370324/lockd/replog/codec"
 	"github.com/seed70370324/lockd/replog/pb"
 )
 
@@ -105,7 +106,7 @@ func (s *snapshots) complete() (*pb.SnapshotMeta, any, error) {
 	case meta.Cell != s.id.Cell:
 		return nil, nil, fmt.Errorf("it is of cell %q, this is a replica of cell %q", meta.Cell, s.id.Cell)
 	}
-	c, err := DecodeConfiguration(meta.Config)
+	c, err := codec.DecodeConfiguration(meta.Config)
 	if err != nil {
 		return nil, nil, err
 	}

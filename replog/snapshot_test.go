@@ -9,12 +9,13 @@ import (
 
 	"github.com/seed70370324/lockd/paxos"
 	"github.com/seed70370324/lockd/replog"
+	"github.com/seed70370324/lockd/replog/codec"
 	"github.com/seed70370324/lockd/replog/pb"
 	"github.com/seed70370324/lockd/replog/vfs/faultfs"
 )
 
 func meta(slot paxos.Slot) *pb.SnapshotMeta {
-	return &pb.SnapshotMeta{Slot: uint64(slot), Config: replog.EncodeConfiguration(&paxos.Configuration{
+	return &pb.SnapshotMeta{Slot: uint64(slot), Config: codec.EncodeConfiguration(&paxos.Configuration{
 		Members: []paxos.Member{{ID: 1, Name: "n1", Incarnation: 4711, Voter: true}}, Cell: "demo", CellIdentity: 5,
 	})}
 }

@@ -9,6 +9,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/seed70370324/lockd/paxos"
+	"github.com/seed70370324/lockd/replog/codec"
 	"github.com/seed70370324/lockd/replog/pb"
 	"github.com/seed70370324/lockd/replog/vfs"
 )
@@ -139,7 +140,7 @@ func (s *Storage) restore(o *StorageOptions, snaps *snapshotsFound, log *walFoun
 	var c *paxos.Configuration
 	if base > 0 {
 		var err error
-		if c, err = DecodeConfiguration(snaps.newest.Config); err != nil {
+		if c, err = codec.DecodeConfiguration(snaps.newest.Config); err != nil {
 			return nil, &DamagedError{File: snapshotName(base), What: err.Error()}
 		}
 		if c != nil && w.facts.configSlot <= base {
@@ -242,7 +243,7 @@ func create(o *StorageOptions) (*Opened, error) {
 	if err != nil {
 		return nil, err
 	}
-	id := &pb.Identity{Format: formatVersion, Cell: o.Cell, Replica: o.Replica, Incarnation: o.NewIncarnation()}
+	id := &pb.Identity{Format: codec.FormatVersion, Cell: o.Cell, Replica: o.Replica, Incarnation: o.NewIncarnation()}
 	if id.Incarnation == 0 {
 		id.Incarnation = 1 // 0 means none
 	}
@@ -419,7 +420,7 @@ func (s *Storage) Read(from paxos.Slot, limit int, chosen paxos.Slot) ([]paxos.E
 // SaveSnapshot implements StorageAPI.
 func (s *Storage) SaveSnapshot(meta *pb.SnapshotMeta, snap Snapshot) error {
 	m := proto.CloneOf(meta)
-	m.Format = formatVersion
+	m.Format = codec.FormatVersion
 	if m.Cell == "" {
 		m.Cell = s.log.id.Cell
 	}
@@ -446,7 +447,7 @@ func (s *Storage) InstallSnapshot(meta *pb.SnapshotMeta, promised paxos.Ballot, 
 	if newest := s.snaps.newest(); base == 0 || base != newest {
 		return fmt.Errorf("installing the snapshot of slot %d: the newest one here is that of slot %d", base, newest)
 	}
-	config, err := DecodeConfiguration(meta.Config)
+	config, err := codec.DecodeConfiguration(meta.Config)
 	if err != nil {
 		return fmt.Errorf("installing the snapshot of slot %d: %w", base, err)
 	}

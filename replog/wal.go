@@ -11,6 +11,7 @@ import (
 
 	"github.com/seed70370324/lockd/internal/invariant"
 	"github.com/seed70370324/lockd/paxos"
+	"github.com/seed70370324/lockd/replog/codec"
 	"github.com/seed70370324/lockd/replog/pb"
 	"github.com/seed70370324/lockd/replog/vfs"
 )
@@ -202,7 +203,7 @@ func pieces(entries []paxos.Entry) iter.Seq2[[]paxos.Entry, bool] {
 // frame encodes one frame behind buf.
 func (w *wal) frame(r *paxos.Record) error {
 	start := len(w.buf)
-	buf, err := appendMessage(beginFrame(w.buf), EncodeRecord(r))
+	buf, err := appendMessage(beginFrame(w.buf), codec.EncodeRecord(r))
 	if err != nil {
 		return w.stop.fail("encoding a log record", err)
 	}
@@ -265,10 +266,10 @@ func (w *wal) begin(room int64, first *paxos.Record) error {
 
 func (w *wal) header() *pb.SegmentHeader {
 	return &pb.SegmentHeader{
-		Format:      formatVersion,
-		Promised:    EncodeBallot(w.facts.promised),
+		Format:      codec.FormatVersion,
+		Promised:    codec.EncodeBallot(w.facts.promised),
 		Chosen:      uint64(w.facts.chosen),
-		Config:      EncodeConfiguration(w.facts.config),
+		Config:      codec.EncodeConfiguration(w.facts.config),
 		ConfigSlot:  uint64(w.facts.configSlot),
 		Installed:   uint64(w.facts.installed),
 		Cell:        w.id.Cell,
@@ -335,7 +336,7 @@ func (w *wal) firstRecords(h *pb.SegmentHeader, first *paxos.Record) (body []byt
 			r.Chosen = first.Chosen
 		}
 		start := len(body)
-		body, err = proto.MarshalOptions{}.MarshalAppend(beginFrame(body), EncodeRecord(r))
+		body, err = proto.MarshalOptions{}.MarshalAppend(beginFrame(body), codec.EncodeRecord(r))
 		if err != nil {
 			return nil, nil, err
 		}

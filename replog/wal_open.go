@@ -10,6 +10,7 @@ import (
 
 	"github.com/seed70370324/lockd/internal/invariant"
 	"github.com/seed70370324/lockd/paxos"
+	"github.com/seed70370324/lockd/replog/codec"
 	"github.com/seed70370324/lockd/replog/pb"
 	"github.com/seed70370324/lockd/replog/vfs"
 )
@@ -120,10 +121,10 @@ func (f *walFound) take(s *segment, r *paxos.Record, at location, base paxos.Slo
 // takeHeader takes what a header knows, before the segment's records.
 func (f *walFound) takeHeader(h *pb.SegmentHeader) error {
 	facts := &f.wal.facts
-	if b := DecodeBallot(h.Promised); facts.promised.Less(b) {
+	if b := codec.DecodeBallot(h.Promised); facts.promised.Less(b) {
 		facts.promised = b
 	}
-	c, err := DecodeConfiguration(h.Config)
+	c, err := codec.DecodeConfiguration(h.Config)
 	if err != nil {
 		return &DamagedError{File: segmentName(h.Segment), Offset: 0, What: err.Error()}
 	}

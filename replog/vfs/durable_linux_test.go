@@ -14,6 +14,7 @@ import (
 
 	"github.com/seed70370324/lockd/paxos"
 	"github.com/seed70370324/lockd/replog"
+	"github.com/seed70370324/lockd/replog/codec"
 	"github.com/seed70370324/lockd/replog/pb"
 	"github.com/seed70370324/lockd/replog/vfs"
 	"github.com/seed70370324/lockd/replog/vfs/faultfs"
@@ -171,7 +172,7 @@ func wholeSnapshot(t *testing.T, meta *pb.SnapshotMeta) *pb.SnapshotChunk {
 func (c *recorded) install(direct bool, two string) {
 	t, r := c.t, c.r
 	snapshot := wholeSnapshot(t, &pb.SnapshotMeta{Slot: 9, Cell: "demo",
-		Config: replog.EncodeConfiguration(&paxos.Configuration{Cell: "demo", CellIdentity: 9,
+		Config: codec.EncodeConfiguration(&paxos.Configuration{Cell: "demo", CellIdentity: 9,
 			Members: []paxos.Member{{ID: 1, Name: "n1", Incarnation: 7, Voter: true}}})})
 	var meta *pb.SnapshotMeta
 	c.want("received snapshot", r.Of(t, func() (err error) {

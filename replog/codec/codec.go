@@ -1,4 +1,8 @@
-package replog
+// Package codec translates between what package paxos knows and the messages (pb)
+// that go to disk and to peers. Byte slices are shared, not copied: values are
+// never changed once made. Decoding takes nothing on trust: a kind that it does not
+// know, or a field that must be there and is not, is an error.
+package codec
 
 import (
 	"fmt"
@@ -9,10 +13,8 @@ import (
 	"github.com/seed70370324/lockd/replog/pb"
 )
 
-// The codec between what paxos knows and the messages that go to disk and to
-// peers. Byte slices are shared, not copied: values are never changed once
-// made. Decoding takes nothing on trust: a kind it does not know, or a field
-// that must be there and is not, is an error.
+// FormatVersion is the version of the identity file, of segments and of snapshots.
+const FormatVersion = 4
 
 // EncodeBallot gives nil for the zero ballot.
 func EncodeBallot(b paxos.Ballot) *pb.Ballot {

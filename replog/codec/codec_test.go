@@ -1,4 +1,4 @@
-package replog
+package codec
 
 import (
 	"reflect"
