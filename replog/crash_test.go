@@ -11,6 +11,7 @@ import (
 	"github.com/seed70370324/lockd/paxos"
 	"github.com/seed70370324/lockd/replog"
 	"github.com/seed70370324/lockd/replog/codec"
+	"github.com/seed70370324/lockd/replog/ondisk"
 	"github.com/seed70370324/lockd/replog/pb"
 	"github.com/seed70370324/lockd/replog/vfs"
 	"github.com/seed70370324/lockd/replog/vfs/faultfs"
@@ -410,7 +411,7 @@ func TestPowerCutAtEveryOperation(t *testing.T) {
 					fsys, ordered = w.fs.Crash(rng), false
 				}
 				o, err := replog.Open(options(fsys))
-				var damaged *replog.DamagedError
+				var damaged *ondisk.DamagedError
 				if errors.As(err, &damaged) && damaged.Doubtful && !ordered {
 					doubtful++
 					continue

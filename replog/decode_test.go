@@ -11,6 +11,7 @@ import (
 
 	"github.com/seed70370324/lockd/paxos"
 	"github.com/seed70370324/lockd/replog/codec"
+	"github.com/seed70370324/lockd/replog/ondisk"
 	"github.com/seed70370324/lockd/replog/pb"
 	"github.com/seed70370324/lockd/replog/vfs"
 )
@@ -58,7 +59,7 @@ const firstArea = 2 * blockBytes
 // testSegment gives the content of a segment with some records.
 func testSegment(tb testing.TB, slots int) []byte {
 	f := &bytesFile{}
-	w := &wal{fs: oneFile{f}, stop: &failStop{}, id: testID, segmentBytes: 2 * minSegment, index: newSlotIndex(), first: 1, flush: 1}
+	w := &wal{fs: oneFile{f}, stop: &ondisk.FailStop{}, id: testID, segmentBytes: 2 * minSegment, index: newSlotIndex(), first: 1, flush: 1}
 	if err := w.begin(0, nil); err != nil {
 		tb.Fatal(err)
 	}

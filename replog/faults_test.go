@@ -13,6 +13,7 @@ import (
 
 	"github.com/seed70370324/lockd/paxos"
 	"github.com/seed70370324/lockd/replog"
+	"github.com/seed70370324/lockd/replog/ondisk"
 	"github.com/seed70370324/lockd/replog/pb"
 	"github.com/seed70370324/lockd/replog/vfs/faultfs"
 )
@@ -171,7 +172,7 @@ func TestUnreadablePlaces(t *testing.T) {
 				wantFilled(t, name, o) // a place that holds nothing
 				continue
 			}
-			var damaged *replog.DamagedError
+			var damaged *ondisk.DamagedError
 			if !errors.Is(err, errIO) || !strings.Contains(err.Error(), name) || errors.As(err, &damaged) {
 				t.Fatalf("%s, byte %d: %v", name, at, err)
 			}
@@ -246,8 +247,8 @@ func TestVanishedFiles(t *testing.T) {
 			wantFilled(t, name, o)
 			continue
 		}
-		var damaged *replog.DamagedError
-		var foreign *replog.ForeignError
+		var damaged *ondisk.DamagedError
+		var foreign *ondisk.ForeignError
 		switch {
 		case name == "identity" && errors.As(err, &foreign):
 		case name == firstSegment && err == nil:
@@ -289,7 +290,7 @@ func TestSeveralBitsWithinASector(t *testing.T) {
 			t.Fatal(err)
 		}
 		o, err := replog.Open(options(fsys))
-		var damaged *replog.DamagedError
+		var damaged *ondisk.DamagedError
 		if errors.As(err, &damaged) {
 			refused++
 			return

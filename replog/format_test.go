@@ -11,6 +11,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/seed70370324/lockd/replog/codec"
+	"github.com/seed70370324/lockd/replog/ondisk"
 	"github.com/seed70370324/lockd/replog/pb"
 	"github.com/seed70370324/lockd/replog/vfs"
 )
@@ -30,7 +31,7 @@ func TestOtherFormatsAreRefused(t *testing.T) {
 		t.Fatal(err)
 	}
 	for name, content := range map[string]func(format uint32) ([]byte, error){
-		identityName: func(format uint32) ([]byte, error) {
+		ondisk.IdentityName: func(format uint32) ([]byte, error) {
 			id := proto.CloneOf(testID)
 			id.Format = format
 			return encodeIdentity(id), nil
@@ -44,7 +45,7 @@ func TestOtherFormatsAreRefused(t *testing.T) {
 	} {
 		for _, format := range []uint32{0, 1, 2, codec.FormatVersion + 1} {
 			dir := t.TempDir()
-			files := map[string]func(uint32) ([]byte, error){identityName: small(encodeIdentity(testID)), segmentName(1): small(good)}
+			files := map[string]func(uint32) ([]byte, error){ondisk.IdentityName: small(encodeIdentity(testID)), segmentName(1): small(good)}
 			files[name] = content
 			for file, content := range files {
 				b, err := content(format)

@@ -13,6 +13,7 @@ import (
 	"github.com/seed70370324/lockd/internal/fuzzing"
 	"github.com/seed70370324/lockd/paxos"
 	"github.com/seed70370324/lockd/replog/codec"
+	"github.com/seed70370324/lockd/replog/ondisk"
 	"github.com/seed70370324/lockd/replog/pb"
 )
 
@@ -20,8 +21,8 @@ import (
 // caller can decide upon.
 func typed(t *testing.T, err error) {
 	t.Helper()
-	var damaged *DamagedError
-	var foreign *ForeignError
+	var damaged *ondisk.DamagedError
+	var foreign *ondisk.ForeignError
 	if !errors.As(err, &damaged) && !errors.As(err, &foreign) && !strings.Contains(err.Error(), "this version of lockd") {
 		t.Fatalf("an error of no known kind: %v", err)
 	}
@@ -147,7 +148,7 @@ type fuzzedLog struct {
 // flushed.
 func writeFuzzed(t *testing.T, writes []byte) *fuzzedLog {
 	l := &fuzzedLog{file: &bytesFile{}, marks: map[int64]bool{}}
-	l.w = &wal{fs: oneFile{l.file}, stop: &failStop{}, id: testID, segmentBytes: 16 * minSegment, index: newSlotIndex(), first: 1, flush: 1}
+	l.w = &wal{fs: oneFile{l.file}, stop: &ondisk.FailStop{}, id: testID, segmentBytes: 16 * minSegment, index: newSlotIndex(), first: 1, flush: 1}
 	if err := l.w.begin(0, nil); err != nil {
 		t.Fatal(err)
 	}
@@ -241,7 +242,7 @@ func FuzzSegmentHeader(f *testing.F) {
 		Flush: 7, Chosen: 5, Promised: &pb.Ballot{Round: 3, Replica: 2}, ConfigSlot: 1, PreviousEnd: 9000,
 		Config: codec.EncodeConfiguration(&paxos.Configuration{Cell: "demo", Members: []paxos.Member{{ID: 1, Name: "n1", Voter: true}}})}))
 	f.Fuzz(func(t *testing.T, payload []byte) {
-		content := segmentOf(appendFrame(nil, headerSeed(1), 0, frameSegment, 0, payload))
+		content := segmentOf(ondisk.AppendFrame(nil, headerSeed(1), 0, ondisk.FrameSegment, 0, payload))
 		s, err := scanSegment(&bytesFile{content}, 1, testID, anyHeader, func(*paxos.Record, location) error { return nil })
 		if err != nil {
 			typed(t, err)
@@ -287,45 +288,6 @@ func FuzzMark(f *testing.F) {
 	})
 }
 
-// FuzzFrame: what is read as a frame is what was written at that place of that
-// file, and nothing else is.
-func FuzzFrame(f *testing.F) {
-	fuzzing.Seed(f, "good", appendFrame(nil, 1, 0, frameRecord, 3, []byte("payload")), uint16(5))
-	fuzzing.Seed(f, "none", []byte("LkF1 and then some more bytes that are none"), uint16(0))
-	fuzzing.Seed(f, "long", append([]byte("LkF1\x00\x00\x00\x00\xff\xff\xff\x03"), make([]byte, 40)...), uint16(0))
-	f.Fuzz(func(t *testing.T, content []byte, bit uint16) {
-		read := func(b []byte, seed uint32) (fr frame, err error) {
-			fuzzing.Bounded(t, 4*uint64(len(b))+1<<20, func() {
-				w := &window{f: bytes.NewReader(b), size: int64(len(b))}
-				fr, err = w.frame(0, seed)
-			})
-			if err != nil && !isBadFrame(err) {
-				t.Fatal(err)
-			}
-			return fr, err
-		}
-		if fr, err := read(content, 1); err == nil {
-			if again := appendFrame(nil, 1, 0, fr.kind, fr.sequence, fr.payload); len(again) != fr.size {
-				t.Fatalf("a frame of %d bytes was read as one of %d", len(again), fr.size)
-			}
-		}
-		// The input as a payload.
-		good := appendFrame(nil, 1, 0, frameChunk, uint64(bit), content)
-		fr, err := read(good, 1)
-		if err != nil || fr.kind != frameChunk || fr.sequence != uint64(bit) || !bytes.Equal(fr.payload, content) || fr.size != len(good) {
-			t.Fatalf("%+v, %v", fr, err)
-		}
-		if _, err := read(good, 2); err == nil {
-			t.Fatal("a frame of another file is taken")
-		}
-		at := int(bit) % (8 * len(good))
-		good[at/8] ^= 1 << (at % 8)
-		if _, err := read(good, 1); err == nil {
-			t.Fatalf("bit %d was flipped, and nobody sees it", at)
-		}
-	})
-}
-
 // FuzzLogRecord: a record that can be decoded is the same after it has been
 // encoded again.
 func FuzzLogRecord(f *testing.F) {
@@ -347,7 +309,7 @@ func FuzzLogRecord(f *testing.F) {
 		var r *paxos.Record
 		var err error
 		fuzzing.Bounded(t, 512*uint64(len(payload))+1<<20, func() {
-			r, err = decodeRecordFrame(frame{kind: frameRecord, payload: payload})
+			r, err = decodeRecordFrame(ondisk.Frame{Kind: ondisk.FrameRecord, Payload: payload})
 		})
 		if err != nil {
 			typed(t, err)
@@ -357,7 +319,7 @@ func FuzzLogRecord(f *testing.F) {
 		if err != nil {
 			t.Fatalf("what was decoded cannot be encoded: %v", err)
 		}
-		again, err := decodeRecordFrame(frame{kind: frameRecord, payload: b})
+		again, err := decodeRecordFrame(ondisk.Frame{Kind: ondisk.FrameRecord, Payload: b})
 		if err != nil || !reflect.DeepEqual(r, again) {
 			t.Fatalf("%+v comes back as %+v, %v", r, again, err)
 		}
@@ -393,7 +355,7 @@ func FuzzSegmentName(f *testing.F) {
 	fuzzing.Seed(f, "temporary", "0000000000000012.seg.tmp")
 	f.Fuzz(func(t *testing.T, name string) {
 		n, ok := parseSegmentName(name)
-		if ok && segmentName(n) != logDir+"/"+name {
+		if ok && segmentName(n) != ondisk.LogDir+"/"+name {
 			t.Fatalf("%q is taken for segment %d", name, n)
 		}
 	})

@@ -8,13 +8,13 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/seed70370324/lockd/replog/ondisk"
 	"github.com/seed70370324/lockd/replog/pb"
 	"github.com/seed70370324/lockd/replog/vfs"
 )
 
 const (
-	identityName = "identity"
-	maxIdentity  = 64 << 10
+	maxIdentity = 64 << 10
 )
 
 // encodeIdentity gives the content of the identity file: text that a person
@@ -26,7 +26,7 @@ func encodeIdentity(id *pb.Identity) []byte {
 	fmt.Fprintf(&b, "replica %s\n", strconv.Quote(id.Replica))
 	fmt.Fprintf(&b, "incarnation %016x\n", id.Incarnation)
 	fmt.Fprintf(&b, "cell-identity %016x\n", id.CellIdentity)
-	fmt.Fprintf(&b, "crc32c %08x\n", crc32.Checksum([]byte(b.String()), castagnoli))
+	fmt.Fprintf(&b, "crc32c %08x\n", crc32.Checksum([]byte(b.String()), ondisk.Castagnoli))
 	return []byte(b.String())
 }
 
@@ -72,15 +72,15 @@ func decodeIdentity(content []byte) (*pb.Identity, error) {
 // readIdentity reads the identity file; the error is fs.ErrNotExist if there
 // is none, *DamagedError if it is unreadable.
 func readIdentity(fsys vfs.FS) (*pb.Identity, error) {
-	content, err := readSmall(fsys, identityName, maxIdentity)
+	content, err := readSmall(fsys, ondisk.IdentityName, maxIdentity)
 	if err != nil {
 		return nil, err
 	}
 	id, err := decodeIdentity(content)
 	if err != nil {
-		return nil, &DamagedError{File: identityName, What: err.Error()}
+		return nil, &ondisk.DamagedError{File: ondisk.IdentityName, What: err.Error()}
 	}
-	if err := checkFormat(identityName, id.Format); err != nil {
+	if err := ondisk.CheckFormat(ondisk.IdentityName, id.Format); err != nil {
 		return nil, err
 	}
 	return id, nil
@@ -97,7 +97,7 @@ func readSmall(fsys vfs.FS, name string, limit int64) (content []byte, err error
 		return nil, fmt.Errorf("size of %s: %w", name, err)
 	}
 	if size > limit {
-		return nil, &DamagedError{File: name, Offset: limit, What: fmt.Sprintf("a file of %d bytes is not possible", size)}
+		return nil, &ondisk.DamagedError{File: name, Offset: limit, What: fmt.Sprintf("a file of %d bytes is not possible", size)}
 	}
 	content = make([]byte, size)
 	if n, err := f.ReadAt(content, 0); n < len(content) {
@@ -112,15 +112,15 @@ func readSmall(fsys vfs.FS, name string, limit int64) (content []byte, err error
 // writeIdentity replaces the identity file, durably: after a crash either the
 // old one is there or the new one.
 func writeIdentity(fsys vfs.FS, id *pb.Identity) error {
-	temp := identityName + tempSuffix
+	temp := ondisk.IdentityName + ondisk.TempSuffix
 	if err := writeSmall(fsys, temp, encodeIdentity(id)); err != nil {
 		return fmt.Errorf("writing %s: %w", temp, err)
 	}
-	if err := fsys.Rename(temp, identityName); err != nil {
-		return fmt.Errorf("naming %s: %w", identityName, err)
+	if err := fsys.Rename(temp, ondisk.IdentityName); err != nil {
+		return fmt.Errorf("naming %s: %w", ondisk.IdentityName, err)
 	}
 	if err := fsys.SyncDir(""); err != nil {
-		return fmt.Errorf("making %s durable: %w", identityName, err)
+		return fmt.Errorf("making %s durable: %w", ondisk.IdentityName, err)
 	}
 	return nil
 }

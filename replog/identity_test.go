@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/seed70370324/lockd/replog"
+	"github.com/seed70370324/lockd/replog/ondisk"
 	"github.com/seed70370324/lockd/replog/vfs"
 	"github.com/seed70370324/lockd/replog/vfs/faultfs"
 )
@@ -22,7 +23,7 @@ func TestForeignData(t *testing.T) {
 		opt := options(fsys)
 		opt.Cell, opt.Replica = ask[0], ask[1]
 		_, err := replog.Open(opt)
-		var foreign *replog.ForeignError
+		var foreign *ondisk.ForeignError
 		if !errors.As(err, &foreign) || foreign.FoundCell != "demo" || foreign.FoundReplica != "n1" ||
 			foreign.AskedCell != ask[0] || foreign.AskedReplica != ask[1] {
 			t.Errorf("asked for %q: %v", ask, err)
@@ -43,7 +44,7 @@ func TestForeignData(t *testing.T) {
 	fsys := base.Kill()
 	must(t, fsys.WriteFile(firstSegment, segment))
 	_, err = replog.Open(options(fsys))
-	var foreign *replog.ForeignError
+	var foreign *ondisk.ForeignError
 	if !errors.As(err, &foreign) || foreign.FoundIncarnation != 12 || foreign.Wanted != 4711 {
 		t.Errorf("a segment of another life: %v", err)
 	}
@@ -57,7 +58,7 @@ func TestDirectoryThatIsNotOurs(t *testing.T) {
 		must(t, fsys.WriteFile(name, []byte("something")))
 		before := contents(t, fsys)
 		_, err := replog.Open(options(fsys))
-		var foreign *replog.ForeignError
+		var foreign *ondisk.ForeignError
 		if !errors.As(err, &foreign) || !strings.Contains(err.Error(), name) {
 			t.Errorf("%s: %v", name, err)
 		}
@@ -72,7 +73,7 @@ func TestDirectoryThatIsNotOurs(t *testing.T) {
 	must(t, st.Close())
 	must(t, fsys.Remove("identity"))
 	_, err := replog.Open(options(fsys))
-	var foreign *replog.ForeignError
+	var foreign *ondisk.ForeignError
 	if !errors.As(err, &foreign) || !strings.Contains(err.Error(), "no file identity") || !strings.Contains(err.Error(), "put the very same file back") {
 		t.Errorf("data without identity: %v", err)
 	}

@@ -9,6 +9,7 @@ import (
 	"github.com/seed70370324/lockd/internal/invariant"
 	"github.com/seed70370324/lockd/paxos"
 	"github.com/seed70370324/lockd/replog/codec"
+	"github.com/seed70370324/lockd/replog/ondisk"
 	"github.com/seed70370324/lockd/replog/pb"
 	"github.com/seed70370324/lockd/replog/vfs"
 )
@@ -44,19 +45,19 @@ type location struct {
 func scanSegment(f vfs.File, number uint64, id *pb.Identity, begin func(*pb.SegmentHeader) error, visit func(*paxos.Record, location) error) (*scanned, error) {
 	name := segmentName(number)
 	damaged := func(off int64, format string, args ...any) error {
-		return &DamagedError{File: name, Offset: off, What: fmt.Sprintf(format, args...)}
+		return &ondisk.DamagedError{File: name, Offset: off, What: fmt.Sprintf(format, args...)}
 	}
 	size, err := f.Size()
 	if err != nil {
 		return nil, fmt.Errorf("size of %s: %w", name, err)
 	}
-	if size < frameHeader {
+	if size < ondisk.FrameHeader {
 		return nil, damaged(size, "the file ends here, before its header")
 	}
-	w, giveBack := openWindow(f, size)
+	w, giveBack := ondisk.OpenWindow(f, size)
 	defer giveBack()
 	h, headerSize, err := readHeader(w, number)
-	if isBadFrame(err) {
+	if ondisk.IsBadFrame(err) {
 		return nil, damaged(0, "the segment's header is unreadable: %v", err)
 	} else if err != nil {
 		return nil, fmt.Errorf("reading %s: %w", name, err)
@@ -67,11 +68,11 @@ func scanSegment(f vfs.File, number uint64, id *pb.Identity, begin func(*pb.Segm
 	if err := begin(h); err != nil {
 		return nil, err
 	}
-	w.size = size - blockBytes
+	w.Size = size - blockBytes
 	s := &scanned{
 		header: h,
-		size:   w.size,
-		seed:   frameSeed(id.Incarnation, number),
+		size:   w.Size,
+		seed:   ondisk.FrameSeed(id.Incarnation, number),
 		start:  int64(headerSize),
 		flush:  h.Flush,
 	}
@@ -79,47 +80,47 @@ func scanSegment(f vfs.File, number uint64, id *pb.Identity, begin func(*pb.Segm
 	s.ends = append(s.ends, s.end)
 	for {
 		at, rec, fr, err := s.next(w)
-		if isBadFrame(err) {
+		if ondisk.IsBadFrame(err) {
 			s.stop, s.stopAt = err.Error(), at
 			return s, nil
 		} else if err != nil {
 			return nil, fmt.Errorf("%s, byte %d: %w", name, at, err)
 		}
-		if fr.sequence < s.flush || fr.sequence == h.Flush {
-			return nil, damaged(at, "a record of flush %d follows flush %d", fr.sequence, s.flush)
+		if fr.Sequence < s.flush || fr.Sequence == h.Flush {
+			return nil, damaged(at, "a record of flush %d follows flush %d", fr.Sequence, s.flush)
 		}
-		if err := visit(rec, location{segment: number, offset: uint32(at), size: uint32(fr.size)}); err != nil {
+		if err := visit(rec, location{segment: number, offset: uint32(at), size: uint32(fr.Size)}); err != nil {
 			return nil, err
 		}
-		s.flush = fr.sequence
-		s.end = at + int64(fr.size)
+		s.flush = fr.Sequence
+		s.end = at + int64(fr.Size)
 		s.ends = append(s.ends, s.end)
 	}
 }
 
 // next reads the record behind the last one: right there, or, where a flush has
 // ended and the rest of its block is zeros, behind the block of marks that
-// follows. A *badFrame: there is none.
+// follows. A *BadFrame: there is none.
 //
 // Invariant: the block of marks is passed only if one of its marks is good, none
 // of them names more than has been read, and the record behind it belongs to a
 // later flush. So nothing that a mark names is passed over.
-func (s *scanned) next(w *window) (at int64, rec *paxos.Record, fr frame, err error) {
+func (s *scanned) next(w *ondisk.Window) (at int64, rec *paxos.Record, fr ondisk.Frame, err error) {
 	at = s.end
-	if rec, fr, err = readRecord(w, at, s.seed); !isBadFrame(err) {
+	if rec, fr, err = readRecord(w, at, s.seed); !ondisk.IsBadFrame(err) {
 		return at, rec, fr, err
 	}
 	marks := roundUp(at, blockBytes)
-	rest, readErr := w.at(at, int(marks-at))
+	rest, readErr := w.At(at, int(marks-at))
 	if readErr != nil {
-		return at, nil, frame{}, readErr
+		return at, nil, ondisk.Frame{}, readErr
 	}
 	if len(bytes.Trim(rest, "\x00")) > 0 {
-		return at, nil, frame{}, err
+		return at, nil, ondisk.Frame{}, err
 	}
-	block, readErr := w.at(marks, blockBytes)
+	block, readErr := w.At(marks, blockBytes)
 	if readErr != nil {
-		return at, nil, frame{}, readErr
+		return at, nil, ondisk.Frame{}, readErr
 	}
 	found := readMarkBlock(block, s.seed, marks)
 	pass := len(found) > 0
@@ -128,12 +129,12 @@ func (s *scanned) next(w *window) (at int64, rec *paxos.Record, fr frame, err er
 		pass = pass && m.end <= s.end
 	}
 	if !pass {
-		return at, nil, frame{}, &badFrame{"no record and no mark stands here"}
+		return at, nil, ondisk.Frame{}, &ondisk.BadFrame{What: "no record and no mark stands here"}
 	}
 	at = marks + blockBytes
 	rec, fr, err = readRecord(w, at, s.seed)
-	if err == nil && fr.sequence <= s.flush {
-		err = &badFrame{"a record of an old flush stands here"}
+	if err == nil && fr.Sequence <= s.flush {
+		err = &ondisk.BadFrame{What: "a record of an old flush stands here"}
 	}
 	if err == nil {
 		s.ends = append(s.ends[:0], s.end)
@@ -151,9 +152,9 @@ func (s *scanned) mark(m placedMark) {
 func checkHeader(h *pb.SegmentHeader, size int64, id *pb.Identity, damaged func(int64, string, ...any) error) error {
 	switch {
 	case h.Format != codec.FormatVersion:
-		return checkFormat(segmentName(h.Segment), h.Format)
+		return ondisk.CheckFormat(segmentName(h.Segment), h.Format)
 	case h.Cell != id.Cell || h.Replica != id.Replica || h.Incarnation != id.Incarnation:
-		return &ForeignError{
+		return &ondisk.ForeignError{
 			FoundCell: h.Cell, FoundReplica: h.Replica, FoundIncarnation: h.Incarnation,
 			AskedCell: id.Cell, AskedReplica: id.Replica, Wanted: id.Incarnation,
 		}
@@ -171,21 +172,21 @@ func checkHeader(h *pb.SegmentHeader, size int64, id *pb.Identity, damaged func(
 
 // readRecord reads a log record. A record whose checksum is right and whose
 // content is not understood is an error of its own: it is not damage.
-func readRecord(w *window, off int64, seed uint32) (*paxos.Record, frame, error) {
-	fr, err := w.frame(off, seed)
+func readRecord(w *ondisk.Window, off int64, seed uint32) (*paxos.Record, ondisk.Frame, error) {
+	fr, err := w.Frame(off, seed)
 	if err != nil {
-		return nil, frame{}, err
+		return nil, ondisk.Frame{}, err
 	}
 	rec, err := decodeRecordFrame(fr)
 	return rec, fr, err
 }
 
-func decodeRecordFrame(fr frame) (*paxos.Record, error) {
-	if fr.kind != frameRecord {
-		return nil, fmt.Errorf("an intact record of kind %d, which this version of lockd does not know", fr.kind)
+func decodeRecordFrame(fr ondisk.Frame) (*paxos.Record, error) {
+	if fr.Kind != ondisk.FrameRecord {
+		return nil, fmt.Errorf("an intact record of kind %d, which this version of lockd does not know", fr.Kind)
 	}
 	p := &pb.LogRecord{}
-	if err := p.Decode(fr.payload); err != nil {
+	if err := p.Decode(fr.Payload); err != nil {
 		return nil, fmt.Errorf("an intact record that this version of lockd cannot decode: %w", err)
 	}
 	rec, err := codec.DecodeRecord(p)
@@ -219,7 +220,7 @@ type dataSeeker interface {
 // the marks there.
 func (s *scanned) readTail(f vfs.File) (tail, error) {
 	t := tail{last: s.end}
-	w, giveBack := openWindow(f, s.size)
+	w, giveBack := ondisk.OpenWindow(f, s.size)
 	defer giveBack()
 	seeker, _ := f.(dataSeeker)
 	marks := roundUp(s.end, blockBytes)
@@ -234,7 +235,7 @@ func (s *scanned) readTail(f vfs.File) (tail, error) {
 			}
 		}
 		n := min(blockBytes-off%blockBytes, s.size-off)
-		b, err := w.at(off, int(n))
+		b, err := w.At(off, int(n))
 		if err != nil {
 			return t, err
 		}
@@ -262,17 +263,17 @@ func (s *scanned) readTail(f vfs.File) (tail, error) {
 }
 
 // findFrames looks for good records that begin in [off, off+n).
-func (s *scanned) findFrames(w *window, off, n int64, t *tail) error {
-	for at := off; at < off+n; at += frameAlign {
-		h, err := w.at(at, 4)
+func (s *scanned) findFrames(w *ondisk.Window, off, n int64, t *tail) error {
+	for at := off; at < off+n; at += ondisk.FrameAlign {
+		h, err := w.At(at, 4)
 		if err != nil {
 			return err
 		}
-		if at == s.end || len(h) < 4 || binary.LittleEndian.Uint32(h) != frameMagic {
+		if at == s.end || len(h) < 4 || binary.LittleEndian.Uint32(h) != ondisk.FrameMagic {
 			continue
 		}
-		fr, err := w.frame(at, s.seed)
-		if isBadFrame(err) {
+		fr, err := w.Frame(at, s.seed)
+		if ondisk.IsBadFrame(err) {
 			continue
 		} else if err != nil {
 			return err
@@ -280,7 +281,7 @@ func (s *scanned) findFrames(w *window, off, n int64, t *tail) error {
 		if t.laterAt == 0 {
 			t.laterAt = at
 		}
-		t.laterFlush = max(t.laterFlush, fr.sequence)
+		t.laterFlush = max(t.laterFlush, fr.Sequence)
 	}
 	return nil
 }
@@ -295,7 +296,7 @@ func (s *scanned) findFrames(w *window, off, n int64, t *tail) error {
 // never cut.
 func (s *scanned) judge(t tail) (cut bool, err error) {
 	damaged := func(off int64, doubtful bool, format string, args ...any) error {
-		return &DamagedError{
+		return &ondisk.DamagedError{
 			File: segmentName(s.header.Segment), Offset: off, Doubtful: doubtful,
 			What: fmt.Sprintf(format, args...),
 		}
@@ -334,8 +335,8 @@ func (s *scanned) judge(t tail) (cut bool, err error) {
 // segment if it says that one stands, 0 if it does not. Bad: it is neither
 // that nor empty.
 func (s *scanned) successor(f vfs.File) (next uint64, bad bool, err error) {
-	w := &window{f: f, size: s.size + blockBytes, ahead: blockBytes}
-	block, err := w.at(s.size, blockBytes)
+	w := &ondisk.Window{F: f, Size: s.size + blockBytes, Ahead: blockBytes}
+	block, err := w.At(s.size, blockBytes)
 	if err != nil {
 		return 0, false, err
 	}
@@ -354,7 +355,7 @@ func (s *scanned) checkClosed(next *pb.SegmentHeader) error {
 	if s.end == next.PreviousEnd {
 		return nil
 	}
-	return &DamagedError{
+	return &ondisk.DamagedError{
 		File: segmentName(s.header.Segment), Offset: s.end,
 		What: fmt.Sprintf("%s, but the segment after it says that its records end at byte %d", s.stop, next.PreviousEnd),
 	}

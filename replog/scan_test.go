@@ -12,6 +12,7 @@ import (
 
 	"github.com/seed70370324/lockd/paxos"
 	"github.com/seed70370324/lockd/replog"
+	"github.com/seed70370324/lockd/replog/ondisk"
 	"github.com/seed70370324/lockd/replog/vfs"
 	"github.com/seed70370324/lockd/replog/vfs/faultfs"
 )
@@ -130,7 +131,7 @@ func TestLastRecordSpoiledAtAnyByte(t *testing.T) {
 				o, err := replog.Open(options(fsys))
 				what := fmt.Sprintf("%s at byte %d, synced %v", way, at-start, synced)
 				if synced {
-					var damaged *replog.DamagedError
+					var damaged *ondisk.DamagedError
 					if !errors.As(err, &damaged) || !damaged.Doubtful || damaged.Offset != start || damaged.File != firstSegment {
 						t.Fatalf("%s: %v", what, err)
 					}
@@ -147,7 +148,7 @@ func TestLastRecordSpoiledAtAnyByte(t *testing.T) {
 			fsys := base.Kill()
 			must(t, fsys.Cut(firstSegment, size))
 			_, err := replog.Open(options(fsys))
-			var damaged *replog.DamagedError
+			var damaged *ondisk.DamagedError
 			if !errors.As(err, &damaged) || damaged.Doubtful {
 				t.Fatalf("cut to %d bytes: %v", size, err)
 			}
@@ -195,7 +196,7 @@ func TestFlippedBitNeverShortensTheLog(t *testing.T) {
 			continue
 		}
 		refused++
-		var damaged *replog.DamagedError
+		var damaged *ondisk.DamagedError
 		if !errors.As(err, &damaged) {
 			t.Fatalf("byte %d: %v", at, err)
 		}
@@ -244,7 +245,7 @@ func TestMiddleOfTheLogDamaged(t *testing.T) {
 		must(t, spoil(fsys))
 		before := contents(t, fsys)
 		_, err := replog.Open(options(fsys))
-		var damaged *replog.DamagedError
+		var damaged *ondisk.DamagedError
 		if !errors.As(err, &damaged) || damaged.Doubtful {
 			t.Errorf("%s: %v", what, err)
 		}
@@ -438,7 +439,7 @@ func TestBadFlushBeforeALaterOne(t *testing.T) {
 	refused := func(what string, fsys *faultfs.FS, doubtful bool, text string) {
 		t.Helper()
 		_, err := replog.Open(options(fsys))
-		var damaged *replog.DamagedError
+		var damaged *ondisk.DamagedError
 		if !errors.As(err, &damaged) || damaged.Doubtful != doubtful || !strings.Contains(err.Error(), text) {
 			t.Errorf("%s: %v", what, err)
 		}
@@ -491,7 +492,7 @@ func TestFlushesOfAllSizes(t *testing.T) {
 		for lost := before &^ 4095; lost < end; lost += 4096 {
 			fsys := base.CrashKeep(func(_ string, offset int64) bool { return offset&^4095 != lost })
 			o, err := replog.Open(options(fsys))
-			var damaged *replog.DamagedError
+			var damaged *ondisk.DamagedError
 			switch {
 			case lost == marks:
 				must(t, err)
@@ -534,7 +535,7 @@ func TestOneLostMarkIsBelievedAndNoMore(t *testing.T) {
 			wantSlots(t, o, last)
 			continue
 		}
-		var damaged *replog.DamagedError
+		var damaged *ondisk.DamagedError
 		if !errors.As(err, &damaged) || damaged.Doubtful {
 			t.Errorf("the marks of the last %d flushes are lost: %v", lost, err)
 		}

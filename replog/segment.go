@@ -4,21 +4,16 @@ import (
 	"encoding/binary"
 	"fmt"
 	"hash/crc32"
-	"strconv"
-	"strings"
 
 	"google.golang.org/protobuf/proto"
 
 	"github.com/seed70370324/lockd/paxos"
+	"github.com/seed70370324/lockd/replog/ondisk"
 	"github.com/seed70370324/lockd/replog/pb"
 	"github.com/seed70370324/lockd/replog/vfs"
 )
 
 const (
-	logDir        = "log"
-	segmentSuffix = ".seg"
-	tempSuffix    = ".tmp"
-
 	// blockBytes is the unit in which the log is written: the largest that a disk
 	// is known to write or lose as a whole.
 	blockBytes = 4096
@@ -60,7 +55,7 @@ func successorBlock(s *segment) []byte {
 	block := vfs.AlignedBytes(blockBytes)
 	binary.LittleEndian.PutUint64(block[0:], successorMagic)
 	binary.LittleEndian.PutUint64(block[16:], s.number+1)
-	binary.LittleEndian.PutUint32(block[8:], frameSum(s.seed, s.room(), block[8:successorBytes]))
+	binary.LittleEndian.PutUint32(block[8:], ondisk.FrameSum(s.seed, s.room(), block[8:successorBytes]))
 	return block
 }
 
@@ -69,28 +64,16 @@ func successorBlock(s *segment) []byte {
 func isSuccessorBlock(block []byte, seed uint32, at int64, number uint64) bool {
 	return len(block) == blockBytes && binary.LittleEndian.Uint64(block) == successorMagic &&
 		binary.LittleEndian.Uint32(block[12:]) == 0 && binary.LittleEndian.Uint64(block[16:]) == number+1 &&
-		binary.LittleEndian.Uint32(block[8:]) == frameSum(seed, at, block[8:successorBytes])
+		binary.LittleEndian.Uint32(block[8:]) == ondisk.FrameSum(seed, at, block[8:successorBytes])
 }
 
 func segmentName(number uint64) string {
-	return fmt.Sprintf("%s/%016d%s", logDir, number, segmentSuffix)
+	return fmt.Sprintf("%s/%016d%s", ondisk.LogDir, number, ondisk.SegmentSuffix)
 }
 
-// parseSegmentName takes a name within logDir.
+// parseSegmentName takes a name within LogDir.
 func parseSegmentName(name string) (uint64, bool) {
-	return parseNumberedName(name, segmentSuffix)
-}
-
-func parseNumberedName(name, suffix string) (uint64, bool) {
-	digits, ok := strings.CutSuffix(name, suffix)
-	if !ok || len(digits) < 16 {
-		return 0, false
-	}
-	n, err := strconv.ParseUint(digits, 10, 64)
-	if err != nil || n == 0 || fmt.Sprintf("%016d", n) != digits {
-		return 0, false
-	}
-	return n, true
+	return ondisk.ParseNumberedName(name, ondisk.SegmentSuffix)
 }
 
 // covers notes that the segment holds an entry of slot.
@@ -139,9 +122,9 @@ func putMark(b []byte, m mark, seed uint32, at int64, slot int) {
 func markSum(b []byte, seed uint32, at int64, slot int) uint32 {
 	var place [8]byte
 	binary.LittleEndian.PutUint64(place[:], uint64(at)+uint64(slot))
-	sum := crc32.Update(seed, castagnoli, b[0:8])
-	sum = crc32.Update(sum, castagnoli, b[16:markBytes])
-	return crc32.Update(sum, castagnoli, place[:])
+	sum := crc32.Update(seed, ondisk.Castagnoli, b[0:8])
+	sum = crc32.Update(sum, ondisk.Castagnoli, b[16:markBytes])
+	return crc32.Update(sum, ondisk.Castagnoli, place[:])
 }
 
 // decodeMark reads the mark in a slot of the block at offset at. A mark stands
@@ -184,7 +167,7 @@ func readMarkBlock(b []byte, seed uint32, at int64) (found []placedMark) {
 
 // headerSeed of a segment does not depend on the incarnation, so that a header
 // of another replica's segment can be read and named.
-func headerSeed(number uint64) uint32 { return frameSeed(0, number) }
+func headerSeed(number uint64) uint32 { return ondisk.FrameSeed(0, number) }
 
 // encodeHeader gives the header frame of a segment.
 func encodeHeader(h *pb.SegmentHeader) ([]byte, error) {
@@ -192,25 +175,25 @@ func encodeHeader(h *pb.SegmentHeader) ([]byte, error) {
 	if err != nil {
 		return nil, fmt.Errorf("encoding the header of segment %d: %w", h.Segment, err)
 	}
-	return appendFrame(nil, headerSeed(h.Segment), 0, frameSegment, 0, payload), nil
+	return ondisk.AppendFrame(nil, headerSeed(h.Segment), 0, ondisk.FrameSegment, 0, payload), nil
 }
 
 // readHeader reads and checks the header frame of segment number; size is the
 // room that the frame takes.
-func readHeader(w *window, number uint64) (h *pb.SegmentHeader, size int, err error) {
-	f, err := w.frame(0, headerSeed(number))
+func readHeader(w *ondisk.Window, number uint64) (h *pb.SegmentHeader, size int, err error) {
+	f, err := w.Frame(0, headerSeed(number))
 	if err != nil {
 		return nil, 0, err
 	}
-	if f.kind != frameSegment {
-		return nil, 0, &badFrame{"the header is of another kind"}
+	if f.Kind != ondisk.FrameSegment {
+		return nil, 0, &ondisk.BadFrame{What: "the header is of another kind"}
 	}
 	h = &pb.SegmentHeader{}
-	if err := proto.Unmarshal(f.payload, h); err != nil {
-		return nil, 0, &badFrame{"the header cannot be decoded"}
+	if err := proto.Unmarshal(f.Payload, h); err != nil {
+		return nil, 0, &ondisk.BadFrame{What: "the header cannot be decoded"}
 	}
 	if h.Segment != number {
-		return nil, 0, &badFrame{fmt.Sprintf("the header is that of segment %d", h.Segment)}
+		return nil, 0, &ondisk.BadFrame{What: fmt.Sprintf("the header is that of segment %d", h.Segment)}
 	}
-	return h, f.size, nil
+	return h, f.Size, nil
 }

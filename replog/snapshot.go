@@ -12,13 +12,12 @@ import (
 
 	"github.com/seed70370324/lockd/internal/invariant"
 	"github.com/seed70370324/lockd/paxos"
+	"github.com/seed70370324/lockd/replog/ondisk"
 	"github.com/seed70370324/lockd/replog/pb"
 	"github.com/seed70370324/lockd/replog/vfs"
 )
 
 const (
-	snapDir         = "snap"
-	snapSuffix      = ".snap"
 	damagedSuffix   = ".damaged"
 	snapMagic       = "lckdsnap"
 	chunkBytes      = 256 << 10
@@ -30,11 +29,11 @@ const (
 )
 
 func snapshotName(slot paxos.Slot) string {
-	return fmt.Sprintf("%s/%016d%s", snapDir, uint64(slot), snapSuffix)
+	return fmt.Sprintf("%s/%016d%s", ondisk.SnapDir, uint64(slot), ondisk.SnapSuffix)
 }
 
 // snapshotSeed does not depend on the replica: the file is handed on as it is.
-func snapshotSeed() uint32 { return frameSeed(snapshotMarker, 0) }
+func snapshotSeed() uint32 { return ondisk.FrameSeed(snapshotMarker, 0) }
 
 // chunkWriter cuts a stream into checksummed chunks.
 type chunkWriter struct {
@@ -50,12 +49,12 @@ func (c *chunkWriter) Write(p []byte) (int, error) {
 	n := len(p)
 	for len(p) > 0 {
 		if len(c.buf) == 0 {
-			c.buf = beginFrame(c.buf)
+			c.buf = ondisk.BeginFrame(c.buf)
 		}
-		take := min(len(p), chunkBytes-(len(c.buf)-frameHeader))
+		take := min(len(p), chunkBytes-(len(c.buf)-ondisk.FrameHeader))
 		c.buf = append(c.buf, p[:take]...)
 		p = p[take:]
-		if len(c.buf)-frameHeader == chunkBytes {
+		if len(c.buf)-ondisk.FrameHeader == chunkBytes {
 			if err := c.flush(); err != nil {
 				return 0, err
 			}
@@ -69,23 +68,23 @@ func (c *chunkWriter) flush() error {
 		return nil
 	}
 	c.trailer.Chunks++
-	c.trailer.Compressed += uint64(len(c.buf) - frameHeader)
-	c.buf = endFrame(c.buf, 0, frameChunk, c.frames)
+	c.trailer.Compressed += uint64(len(c.buf) - ondisk.FrameHeader)
+	c.buf = ondisk.EndFrame(c.buf, 0, ondisk.FrameChunk, c.frames)
 	return c.writeFrame()
 }
 
 // frame writes a frame of its own (meta, trailer).
-func (c *chunkWriter) frame(t frameType, m proto.Message) error {
+func (c *chunkWriter) frame(t ondisk.FrameType, m proto.Message) error {
 	var err error
-	if c.buf, err = (proto.MarshalOptions{}).MarshalAppend(beginFrame(c.buf[:0]), m); err != nil {
+	if c.buf, err = (proto.MarshalOptions{}).MarshalAppend(ondisk.BeginFrame(c.buf[:0]), m); err != nil {
 		return err
 	}
-	c.buf = endFrame(c.buf, 0, t, c.frames)
+	c.buf = ondisk.EndFrame(c.buf, 0, t, c.frames)
 	return c.writeFrame()
 }
 
 func (c *chunkWriter) writeFrame() error {
-	sealFrame(c.buf, snapshotSeed(), c.off)
+	ondisk.SealFrame(c.buf, snapshotSeed(), c.off)
 	if _, err := c.f.WriteAt(c.buf, c.off); err != nil {
 		return err
 	}
@@ -142,7 +141,7 @@ func writeSnapshot(f vfs.File, meta *pb.SnapshotMeta, s Snapshot) (int64, error)
 		return 0, err
 	}
 	c := &chunkWriter{f: f, off: int64(len(snapMagic))}
-	if err := c.frame(frameMeta, meta); err != nil {
+	if err := c.frame(ondisk.FrameMeta, meta); err != nil {
 		return 0, err
 	}
 	z := compressors.Get().(*compressor)
@@ -164,7 +163,7 @@ func writeSnapshot(f vfs.File, meta *pb.SnapshotMeta, s Snapshot) (int64, error)
 		return 0, err
 	}
 	c.trailer.Raw = in.n
-	if err := c.frame(frameTrailer, &c.trailer); err != nil {
+	if err := c.frame(ondisk.FrameTrailer, &c.trailer); err != nil {
 		return 0, err
 	}
 	return c.off, f.Sync()
@@ -173,7 +172,7 @@ func writeSnapshot(f vfs.File, meta *pb.SnapshotMeta, s Snapshot) (int64, error)
 // snapReader reads the frames of a snapshot file in order.
 type snapReader struct {
 	name    string
-	w       window
+	w       ondisk.Window
 	off     int64
 	frames  uint64
 	rest    []byte // of the current chunk
@@ -182,21 +181,21 @@ type snapReader struct {
 }
 
 func (r *snapReader) damaged(format string, args ...any) error {
-	return &DamagedError{File: r.name, Offset: r.off, What: fmt.Sprintf(format, args...)}
+	return &ondisk.DamagedError{File: r.name, Offset: r.off, What: fmt.Sprintf(format, args...)}
 }
 
-func (r *snapReader) next() (frame, error) {
-	fr, err := r.w.frame(r.off, snapshotSeed())
-	if isBadFrame(err) {
-		return frame{}, r.damaged("a piece of the snapshot is bad: %v", err)
+func (r *snapReader) next() (ondisk.Frame, error) {
+	fr, err := r.w.Frame(r.off, snapshotSeed())
+	if ondisk.IsBadFrame(err) {
+		return ondisk.Frame{}, r.damaged("a piece of the snapshot is bad: %v", err)
 	} else if err != nil {
-		return frame{}, fmt.Errorf("reading %s: %w", r.name, err)
+		return ondisk.Frame{}, fmt.Errorf("reading %s: %w", r.name, err)
 	}
-	if fr.sequence != r.frames {
-		return frame{}, r.damaged("piece %d of the snapshot stands where piece %d belongs", fr.sequence, r.frames)
+	if fr.Sequence != r.frames {
+		return ondisk.Frame{}, r.damaged("piece %d of the snapshot stands where piece %d belongs", fr.Sequence, r.frames)
 	}
 	r.frames++
-	r.off += int64(fr.size)
+	r.off += int64(fr.Size)
 	return fr, nil
 }
 
@@ -206,8 +205,8 @@ func openSnapshot(f vfs.File, name string) (*snapReader, *pb.SnapshotMeta, error
 	if err != nil {
 		return nil, nil, fmt.Errorf("size of %s: %w", name, err)
 	}
-	r := &snapReader{name: name, w: window{f: f, size: size}}
-	magic, err := r.w.at(0, len(snapMagic))
+	r := &snapReader{name: name, w: ondisk.Window{F: f, Size: size}}
+	magic, err := r.w.At(0, len(snapMagic))
 	if err != nil {
 		return nil, nil, fmt.Errorf("reading %s: %w", name, err)
 	}
@@ -220,10 +219,10 @@ func openSnapshot(f vfs.File, name string) (*snapReader, *pb.SnapshotMeta, error
 		return nil, nil, err
 	}
 	meta := &pb.SnapshotMeta{}
-	if fr.kind != frameMeta || proto.Unmarshal(fr.payload, meta) != nil || meta.Slot == 0 {
+	if fr.Kind != ondisk.FrameMeta || proto.Unmarshal(fr.Payload, meta) != nil || meta.Slot == 0 {
 		return nil, nil, r.damaged("the snapshot's head cannot be decoded")
 	}
-	if err := checkFormat(name, meta.Format); err != nil {
+	if err := ondisk.CheckFormat(name, meta.Format); err != nil {
 		return nil, nil, err
 	}
 	return r, meta, nil
@@ -238,27 +237,27 @@ func (r *snapReader) chunk() ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	switch fr.kind {
-	case frameChunk:
+	switch fr.Kind {
+	case ondisk.FrameChunk:
 		r.seen.Chunks++
-		r.seen.Compressed += uint64(len(fr.payload))
-		return fr.payload, nil
-	case frameTrailer:
+		r.seen.Compressed += uint64(len(fr.Payload))
+		return fr.Payload, nil
+	case ondisk.FrameTrailer:
 		t := &pb.SnapshotTrailer{}
-		if err := proto.Unmarshal(fr.payload, t); err != nil {
+		if err := proto.Unmarshal(fr.Payload, t); err != nil {
 			return nil, r.damaged("the snapshot's end cannot be decoded")
 		}
 		if t.Chunks != r.seen.Chunks || t.Compressed != r.seen.Compressed {
 			return nil, r.damaged("the snapshot has %d pieces of %d bytes, its end says %d of %d",
 				r.seen.Chunks, r.seen.Compressed, t.Chunks, t.Compressed)
 		}
-		if r.off != r.w.size {
-			return nil, r.damaged("%d bytes follow the snapshot's end", r.w.size-r.off)
+		if r.off != r.w.Size {
+			return nil, r.damaged("%d bytes follow the snapshot's end", r.w.Size-r.off)
 		}
 		r.trailer = t
 		return nil, io.EOF
 	}
-	return nil, r.damaged("a piece of kind %d in a snapshot", fr.kind)
+	return nil, r.damaged("a piece of kind %d in a snapshot", fr.Kind)
 }
 
 // Read gives the compressed stream.

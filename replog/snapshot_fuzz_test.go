@@ -12,6 +12,7 @@ import (
 	"github.com/seed70370324/lockd/internal/fuzzing"
 	"github.com/seed70370324/lockd/paxos"
 	"github.com/seed70370324/lockd/replog/codec"
+	"github.com/seed70370324/lockd/replog/ondisk"
 	"github.com/seed70370324/lockd/replog/pb"
 	"github.com/seed70370324/lockd/replog/vfs"
 )
@@ -40,7 +41,7 @@ func sealedSnapshot(tb testing.TB, stream []byte, raw uint64) []byte {
 	}
 	c := &chunkWriter{f: file, off: int64(len(snapMagic))}
 	c.trailer.Raw = raw
-	if err := c.frame(frameMeta, &pb.SnapshotMeta{Format: codec.FormatVersion, Slot: 3, Cell: "demo"}); err != nil {
+	if err := c.frame(ondisk.FrameMeta, &pb.SnapshotMeta{Format: codec.FormatVersion, Slot: 3, Cell: "demo"}); err != nil {
 		tb.Fatal(err)
 	}
 	if _, err := c.Write(stream); err != nil {
@@ -49,7 +50,7 @@ func sealedSnapshot(tb testing.TB, stream []byte, raw uint64) []byte {
 	if err := c.flush(); err != nil {
 		tb.Fatal(err)
 	}
-	if err := c.frame(frameTrailer, &c.trailer); err != nil {
+	if err := c.frame(ondisk.FrameTrailer, &c.trailer); err != nil {
 		tb.Fatal(err)
 	}
 	return file.b
@@ -162,7 +163,7 @@ func FuzzSnapshotReceive(f *testing.F) {
 	fuzzing.Seed(f, "again", append(step(0, 0, 1000), append(step(0, 500, 1000), step(0, 1500, 60000)...)...))
 	f.Fuzz(func(t *testing.T, steps []byte) {
 		fsys := &memoryFiles{files: map[string]*bytesFile{}}
-		s := &snapshots{fs: fsys, stop: &failStop{}, id: testID, cellIdentity: func() uint64 { return 0 },
+		s := &snapshots{fs: fsys, stop: &ondisk.FailStop{}, id: testID, cellIdentity: func() uint64 { return 0 },
 			decode: func(r io.Reader) (any, error) {
 				b, err := io.ReadAll(io.LimitReader(r, 1<<20))
 				return string(b), err

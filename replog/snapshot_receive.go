@@ -17,7 +17,7 @@ import (
 func (s *snapshots) receive(c *pb.SnapshotChunk) (*pb.SnapshotMeta, any, error) {
 	s.receiving.Lock()
 	defer s.receiving.Unlock()
-	if err := s.stop.check(); err != nil {
+	if err := s.stop.Check(); err != nil {
 		return nil, nil, err
 	}
 	if c.GetGone() {

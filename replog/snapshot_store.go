@@ -9,13 +9,14 @@ import (
 	"sync"
 
 	"github.com/seed70370324/lockd/paxos"
+	"github.com/seed70370324/lockd/replog/ondisk"
 	"github.com/seed70370324/lockd/replog/pb"
 	"github.com/seed70370324/lockd/replog/vfs"
 )
 
 const (
 	snapshotsKept    = 2
-	incomingName     = snapDir + "/incoming.part"
+	incomingName     = ondisk.SnapDir + "/incoming.part"
 	defaultReadChunk = 256 << 10
 	maxReadChunk     = 4 << 20
 	maxSnapshotBytes = 1 << 40
@@ -24,7 +25,7 @@ const (
 // snapshots are the snapshot files.
 type snapshots struct {
 	fs     vfs.FS
-	stop   *failStop
+	stop   *ondisk.FailStop
 	id     *pb.Identity
 	decode Decode
 	// cellIdentity is that of the identity file, 0 before founding.
@@ -57,7 +58,7 @@ type incoming struct {
 type snapshotsFound struct {
 	good      []paxos.Slot // ascending, at most all
 	damaged   []paxos.Slot
-	damage    []*DamagedError // of each of damaged
+	damage    []*ondisk.DamagedError // of each of damaged
 	leftovers []string
 	newest    *pb.SnapshotMeta // of the newest good one
 	raw       uint64           // bytes of its content
@@ -65,23 +66,23 @@ type snapshotsFound struct {
 
 // readSnapshots verifies every snapshot there is.
 func readSnapshots(fsys vfs.FS, id *pb.Identity) (*snapshotsFound, error) {
-	names, err := fsys.List(snapDir)
+	names, err := fsys.List(ondisk.SnapDir)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return nil, fmt.Errorf("reading the directory %s: %w", snapDir, err)
+		return nil, fmt.Errorf("reading the directory %s: %w", ondisk.SnapDir, err)
 	}
 	found := &snapshotsFound{}
 	for _, name := range names {
-		slot, ok := parseNumberedName(name, snapSuffix)
+		slot, ok := ondisk.ParseNumberedName(name, ondisk.SnapSuffix)
 		switch {
 		case ok:
 			if err := found.verify(fsys, paxos.Slot(slot), id); err != nil {
 				return nil, err
 			}
-		case strings.HasSuffix(name, tempSuffix) || snapDir+"/"+name == incomingName:
-			found.leftovers = append(found.leftovers, snapDir+"/"+name)
+		case strings.HasSuffix(name, ondisk.TempSuffix) || ondisk.SnapDir+"/"+name == incomingName:
+			found.leftovers = append(found.leftovers, ondisk.SnapDir+"/"+name)
 		case strings.HasSuffix(name, damagedSuffix):
 		default:
-			return nil, fmt.Errorf("the file %s/%s is none of the log's: take it away, then start again", snapDir, name)
+			return nil, fmt.Errorf("the file %s/%s is none of the log's: take it away, then start again", ondisk.SnapDir, name)
 		}
 	}
 	return found, nil
@@ -96,9 +97,9 @@ func (s *snapshotsFound) verify(fsys vfs.FS, slot paxos.Slot, id *pb.Identity) (
 	defer func() { err = errors.Join(err, f.Close()) }()
 	meta, raw, err := verifySnapshot(f, name)
 	if err == nil && paxos.Slot(meta.Slot) != slot {
-		err = &DamagedError{File: name, What: fmt.Sprintf("the file holds the snapshot of slot %d", meta.Slot)}
+		err = &ondisk.DamagedError{File: name, What: fmt.Sprintf("the file holds the snapshot of slot %d", meta.Slot)}
 	}
-	var damage *DamagedError
+	var damage *ondisk.DamagedError
 	switch {
 	case errors.As(err, &damage):
 		s.damaged, s.damage = append(s.damaged, slot), append(s.damage, damage)
@@ -106,7 +107,7 @@ func (s *snapshotsFound) verify(fsys vfs.FS, slot paxos.Slot, id *pb.Identity) (
 	case err != nil:
 		return err
 	case meta.Cell != id.Cell:
-		return &ForeignError{FoundCell: meta.Cell, FoundReplica: id.Replica, AskedCell: id.Cell, AskedReplica: id.Replica,
+		return &ondisk.ForeignError{FoundCell: meta.Cell, FoundReplica: id.Replica, AskedCell: id.Cell, AskedReplica: id.Replica,
 			FoundIncarnation: id.Incarnation, Wanted: id.Incarnation}
 	}
 	s.good, s.newest, s.raw = append(s.good, slot), meta, raw
@@ -150,10 +151,10 @@ func (s *snapshotsFound) repair(fsys vfs.FS) (notes []string, err error) {
 			with = fmt.Sprintf("the snapshot of slot %d and the log behind it", s.base())
 		}
 		notes = append(notes, fmt.Sprintf("a damaged snapshot (%s) was put aside as %s%s; going on with %s",
-			s.damage[i].place(), name, damagedSuffix, with))
+			s.damage[i].Place(), name, damagedSuffix, with))
 	}
-	if err := fsys.SyncDir(snapDir); err != nil {
-		return nil, fmt.Errorf("making %s durable: %w", snapDir, err)
+	if err := fsys.SyncDir(ondisk.SnapDir); err != nil {
+		return nil, fmt.Errorf("making %s durable: %w", ondisk.SnapDir, err)
 	}
 	return notes, nil
 }
@@ -163,7 +164,7 @@ func (s *snapshotsFound) repair(fsys vfs.FS) (notes []string, err error) {
 func (s *snapshots) save(meta *pb.SnapshotMeta, snap Snapshot) error {
 	s.saving.Lock()
 	defer s.saving.Unlock()
-	if err := s.stop.check(); err != nil {
+	if err := s.stop.Check(); err != nil {
 		return err
 	}
 	slot := paxos.Slot(meta.Slot)
@@ -174,15 +175,15 @@ func (s *snapshots) save(meta *pb.SnapshotMeta, snap Snapshot) error {
 		return nil
 	}
 	name := snapshotName(slot)
-	if err := s.writeTemp(name+tempSuffix, meta, snap); err != nil {
+	if err := s.writeTemp(name+ondisk.TempSuffix, meta, snap); err != nil {
 		return fmt.Errorf("saving the snapshot of slot %d: %w", slot, err)
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if slot <= s.base {
-		return s.fs.Remove(name + tempSuffix)
+		return s.fs.Remove(name + ondisk.TempSuffix)
 	}
-	if err := s.name(name+tempSuffix, slot); err != nil {
+	if err := s.name(name+ondisk.TempSuffix, slot); err != nil {
 		return err
 	}
 	return s.retain()
@@ -217,10 +218,10 @@ func (s *snapshots) writeTemp(temp string, meta *pb.SnapshotMeta, snap Snapshot)
 func (s *snapshots) name(temp string, slot paxos.Slot) error {
 	name := snapshotName(slot)
 	if err := s.fs.Rename(temp, name); err != nil {
-		return s.stop.fail("naming "+name, err)
+		return s.stop.Fail("naming "+name, err)
 	}
-	if err := s.fs.SyncDir(snapDir); err != nil {
-		return s.stop.fail("making the name of "+name+" durable", err)
+	if err := s.fs.SyncDir(ondisk.SnapDir); err != nil {
+		return s.stop.Fail("making the name of "+name+" durable", err)
 	}
 	at := len(s.kept)
 	for at > 0 && s.kept[at-1] >= slot {
@@ -266,13 +267,13 @@ func (s *snapshots) remove(gone []paxos.Slot) error {
 		names = append(names, snapshotName(slot))
 	}
 	if len(s.kept) >= snapshotsKept {
-		all, err := s.fs.List(snapDir)
+		all, err := s.fs.List(ondisk.SnapDir)
 		if err != nil {
-			return s.stop.fail("reading the directory "+snapDir, err)
+			return s.stop.Fail("reading the directory "+ondisk.SnapDir, err)
 		}
 		for _, n := range all {
 			if strings.HasSuffix(n, damagedSuffix) {
-				names = append(names, snapDir+"/"+n)
+				names = append(names, ondisk.SnapDir+"/"+n)
 			}
 		}
 	}
@@ -281,11 +282,11 @@ func (s *snapshots) remove(gone []paxos.Slot) error {
 	}
 	for _, n := range names {
 		if err := s.fs.Remove(n); err != nil {
-			return s.stop.fail("removing "+n, err)
+			return s.stop.Fail("removing "+n, err)
 		}
 	}
-	if err := s.fs.SyncDir(snapDir); err != nil {
-		return s.stop.fail("making removals in "+snapDir+" durable", err)
+	if err := s.fs.SyncDir(ondisk.SnapDir); err != nil {
+		return s.stop.Fail("making removals in "+ondisk.SnapDir+" durable", err)
 	}
 	return nil
 }
@@ -313,7 +314,7 @@ func (s *snapshots) newest() paxos.Slot {
 
 // read gives a piece of a snapshot's file.
 func (s *snapshots) read(slot paxos.Slot, offset int64, limit int) (*pb.SnapshotChunk, error) {
-	if err := s.stop.check(); err != nil {
+	if err := s.stop.Check(); err != nil {
 		return nil, err
 	}
 	if limit <= 0 {

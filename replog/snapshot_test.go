@@ -10,6 +10,7 @@ import (
 	"github.com/seed70370324/lockd/paxos"
 	"github.com/seed70370324/lockd/replog"
 	"github.com/seed70370324/lockd/replog/codec"
+	"github.com/seed70370324/lockd/replog/ondisk"
 	"github.com/seed70370324/lockd/replog/pb"
 	"github.com/seed70370324/lockd/replog/vfs/faultfs"
 )
@@ -99,7 +100,7 @@ func TestSnapshotsAndLogThatDoNotSuffice(t *testing.T) {
 		must(t, spoil(fsys))
 		before := contents(t, fsys)
 		_, err := replog.Open(options(fsys))
-		var damaged *replog.DamagedError
+		var damaged *ondisk.DamagedError
 		if !errors.As(err, &damaged) {
 			t.Errorf("%s: %v", what, err)
 		}

@@ -10,6 +10,7 @@ import (
 
 	"github.com/seed70370324/lockd/paxos"
 	"github.com/seed70370324/lockd/replog/codec"
+	"github.com/seed70370324/lockd/replog/ondisk"
 	"github.com/seed70370324/lockd/replog/pb"
 	"github.com/seed70370324/lockd/replog/vfs"
 )
@@ -25,7 +26,7 @@ const (
 // Append and Sync make sense from one.
 type Storage struct {
 	fs      vfs.FS
-	stop    failStop
+	stop    ondisk.FailStop
 	release func() error
 	log     *wal
 	snaps   *snapshots
@@ -85,8 +86,8 @@ func withDir(err error, fsys vfs.FS) error {
 	if !ok {
 		return err
 	}
-	var damaged *DamagedError
-	var foreign *ForeignError
+	var damaged *ondisk.DamagedError
+	var foreign *ondisk.ForeignError
 	switch {
 	case errors.As(err, &damaged) && damaged.Dir == "":
 		damaged.Dir = s.String()
@@ -104,7 +105,7 @@ func open(o *StorageOptions) (*Opened, error) {
 	case err != nil:
 		return nil, err
 	case id.Cell != o.Cell || id.Replica != o.Replica:
-		return nil, &ForeignError{FoundCell: id.Cell, FoundReplica: id.Replica, AskedCell: o.Cell, AskedReplica: o.Replica,
+		return nil, &ondisk.ForeignError{FoundCell: id.Cell, FoundReplica: id.Replica, AskedCell: o.Cell, AskedReplica: o.Replica,
 			FoundIncarnation: id.Incarnation, Wanted: id.Incarnation}
 	}
 	s := &Storage{fs: o.FS, id: id}
@@ -141,7 +142,7 @@ func (s *Storage) restore(o *StorageOptions, snaps *snapshotsFound, log *walFoun
 	if base > 0 {
 		var err error
 		if c, err = codec.DecodeConfiguration(snaps.newest.Config); err != nil {
-			return nil, &DamagedError{File: snapshotName(base), What: err.Error()}
+			return nil, &ondisk.DamagedError{File: snapshotName(base), What: err.Error()}
 		}
 		if c != nil && w.facts.configSlot <= base {
 			w.facts.config, w.facts.configSlot = c, base
@@ -193,7 +194,7 @@ func checkWhole(snaps *snapshotsFound, log *walFound) error {
 		if len(snaps.damaged) > 0 {
 			return snaps.damage[len(snaps.damage)-1]
 		}
-		return &DamagedError{File: snapshotName(installed), What: "this snapshot, which took the log's place up to its slot, is missing"}
+		return &ondisk.DamagedError{File: snapshotName(installed), What: "this snapshot, which took the log's place up to its slot, is missing"}
 	}
 	// Without any good snapshot the log alone will do only if it goes back to
 	// the beginning; and two bad snapshots are a disk that is not to be trusted.
@@ -207,7 +208,7 @@ func checkWhole(snaps *snapshotsFound, log *walFound) error {
 		if len(snaps.damaged) > 0 {
 			return snaps.damage[len(snaps.damage)-1]
 		}
-		return &DamagedError{
+		return &ondisk.DamagedError{
 			File: segmentName(log.wal.segments[0].number), Offset: log.wal.segments[0].start,
 			What: fmt.Sprintf("slot %d was chosen, is not in the snapshot (which ends at slot %d) and has no record",
 				slot, base),
@@ -218,11 +219,11 @@ func checkWhole(snaps *snapshotsFound, log *walFound) error {
 
 // repair is the first thing that changes the disk.
 func (s *Storage) repair(snaps *snapshotsFound, log *walFound) (notes []string, err error) {
-	err = s.fs.Remove(identityName + tempSuffix)
+	err = s.fs.Remove(ondisk.IdentityName + ondisk.TempSuffix)
 	if err == nil {
-		notes = append(notes, "removed "+identityName+tempSuffix+", left by an earlier stop")
+		notes = append(notes, "removed "+ondisk.IdentityName+ondisk.TempSuffix+", left by an earlier stop")
 	} else if !errors.Is(err, fs.ErrNotExist) {
-		return nil, fmt.Errorf("removing the leftover %s: %w", identityName+tempSuffix, err)
+		return nil, fmt.Errorf("removing the leftover %s: %w", ondisk.IdentityName+ondisk.TempSuffix, err)
 	}
 	if err := s.fs.SyncDir(""); err != nil {
 		return nil, fmt.Errorf("making the data directory durable: %w", err)
@@ -248,7 +249,7 @@ func create(o *StorageOptions) (*Opened, error) {
 		id.Incarnation = 1 // 0 means none
 	}
 	s := &Storage{fs: o.FS, id: id}
-	for _, dir := range []string{logDir, snapDir} {
+	for _, dir := range []string{ondisk.LogDir, ondisk.SnapDir} {
 		if err := o.FS.MkdirAll(dir); err != nil {
 			return nil, fmt.Errorf("making the directory %s: %w", dir, err)
 		}
@@ -278,7 +279,7 @@ func create(o *StorageOptions) (*Opened, error) {
 // the identity file. Anything else in the directory is not ours to touch.
 func clearUnfinished(o *StorageOptions) (notes []string, err error) {
 	foreign := func(name string) error {
-		return &ForeignError{Found: name, AskedCell: o.Cell, AskedReplica: o.Replica}
+		return &ondisk.ForeignError{Found: name, AskedCell: o.Cell, AskedReplica: o.Replica}
 	}
 	names, err := o.FS.List("")
 	if err != nil {
@@ -288,9 +289,9 @@ func clearUnfinished(o *StorageOptions) (notes []string, err error) {
 	for _, name := range names {
 		switch name {
 		case vfs.LockName, "lost+found":
-		case identityName + tempSuffix:
+		case ondisk.IdentityName + ondisk.TempSuffix:
 			remove = append(remove, name)
-		case logDir, snapDir:
+		case ondisk.LogDir, ondisk.SnapDir:
 			inside, err := o.FS.List(name)
 			if err != nil {
 				return nil, fmt.Errorf("reading the directory %s: %w", name, err)
@@ -321,7 +322,7 @@ func clearUnfinished(o *StorageOptions) (notes []string, err error) {
 // unusedSegment reports whether the file is the first segment, under its
 // temporary or final name, with nothing written behind its header.
 func unusedSegment(fsys vfs.FS, name string) (unused bool, err error) {
-	if name == segmentName(1)+tempSuffix {
+	if name == segmentName(1)+ondisk.TempSuffix {
 		return true, nil
 	}
 	if name != segmentName(1) {
@@ -336,9 +337,9 @@ func unusedSegment(fsys vfs.FS, name string) (unused bool, err error) {
 	if err != nil {
 		return false, fmt.Errorf("size of %s: %w", name, err)
 	}
-	w := &window{f: f, size: size}
+	w := &ondisk.Window{F: f, Size: size}
 	h, n, err := readHeader(w, 1)
-	if isBadFrame(err) {
+	if ondisk.IsBadFrame(err) {
 		return false, nil
 	} else if err != nil {
 		return false, fmt.Errorf("reading %s: %w", name, err)
@@ -346,7 +347,7 @@ func unusedSegment(fsys vfs.FS, name string) (unused bool, err error) {
 	if size != h.Size || size < 3*blockBytes {
 		return false, nil
 	}
-	s := &scanned{header: h, size: size - blockBytes, seed: frameSeed(h.Incarnation, 1), end: int64(n)}
+	s := &scanned{header: h, size: size - blockBytes, seed: ondisk.FrameSeed(h.Incarnation, 1), end: int64(n)}
 	t, err := s.readTail(f)
 	if err != nil {
 		return false, fmt.Errorf("reading %s: %w", name, err)
@@ -393,7 +394,7 @@ func (s *Storage) cellIdentity() uint64 {
 func (s *Storage) SetFounded(cellIdentity uint64) error {
 	s.identity.Lock()
 	defer s.identity.Unlock()
-	if err := s.stop.check(); err != nil {
+	if err := s.stop.Check(); err != nil {
 		return err
 	}
 	if s.id.CellIdentity == cellIdentity {
@@ -405,7 +406,7 @@ func (s *Storage) SetFounded(cellIdentity uint64) error {
 	id := proto.CloneOf(s.id)
 	id.CellIdentity = cellIdentity
 	if err := writeIdentity(s.fs, id); err != nil {
-		return s.stop.fail("writing the identity", err)
+		return s.stop.Fail("writing the identity", err)
 	}
 	s.id.CellIdentity = cellIdentity
 	return nil
@@ -459,7 +460,7 @@ func (s *Storage) InstallSnapshot(meta *pb.SnapshotMeta, promised paxos.Ballot, 
 
 // Close implements StorageAPI. What was not synced is not durable.
 func (s *Storage) Close() error {
-	s.stop.close()
+	s.stop.Close()
 	// Wait for writers that are under way.
 	s.log.cutting.Lock()
 	defer s.log.cutting.Unlock()

@@ -9,6 +9,7 @@ import (
 
 	"github.com/seed70370324/lockd/paxos"
 	"github.com/seed70370324/lockd/replog"
+	"github.com/seed70370324/lockd/replog/ondisk"
 	"github.com/seed70370324/lockd/replog/vfs/faultfs"
 )
 
@@ -30,7 +31,7 @@ func TestLastSegmentGone(t *testing.T) {
 			}
 			before := contents(t, after)
 			_, err = replog.Open(options(after))
-			var damaged *replog.DamagedError
+			var damaged *ondisk.DamagedError
 			missing := "log/" + names[len(names)-gone]
 			if !errors.As(err, &damaged) || damaged.Doubtful || damaged.File != missing || !strings.Contains(err.Error(), "missing") {
 				t.Fatalf("slot %d, without the last %d of %d segments: %v", slot, gone, len(names), err)
@@ -140,7 +141,7 @@ func TestLastVoteOfAClosedSegmentIsGone(t *testing.T) {
 	} {
 		after := fsys.CrashLost()
 		must(t, spoil(after))
-		var damaged *replog.DamagedError
+		var damaged *ondisk.DamagedError
 		if _, err := replog.Open(options(after)); !errors.As(err, &damaged) || damaged.File != firstSegment {
 			t.Errorf("%s: %v", what, err)
 		}
@@ -178,7 +179,7 @@ func TestBlockThatShowsWhatItHeldBefore(t *testing.T) {
 	vote(3, 5000)
 	after := fsys.CrashLost()
 	must(t, after.Overwrite(firstSegment, block, before))
-	var damaged *replog.DamagedError
+	var damaged *ondisk.DamagedError
 	if o, err := replog.Open(large(after)); !errors.As(err, &damaged) || damaged.Doubtful {
 		t.Errorf("%v, found %+v", err, o)
 	}

@@ -12,52 +12,20 @@ import (
 	"github.com/seed70370324/lockd/internal/invariant"
 	"github.com/seed70370324/lockd/paxos"
 	"github.com/seed70370324/lockd/replog/codec"
+	"github.com/seed70370324/lockd/replog/ondisk"
 	"github.com/seed70370324/lockd/replog/pb"
 	"github.com/seed70370324/lockd/replog/vfs"
 )
-
-var errClosed = errors.New("the storage is closed")
 
 // maxRecordPayload is where a record's entries are divided into several
 // frames. A record need not be whole: every prefix of what was written since
 // the last flush is a state that a crash may leave.
 const maxRecordPayload = 4 << 20
 
-// failStop remembers the first failed write. After it nothing is known about
-// what is on disk (the kernel may have dropped the pages, and report success
-// the next time), so there is no next time.
-type failStop struct {
-	mu  sync.Mutex
-	err error
-}
-
-func (f *failStop) check() error {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	return f.err
-}
-
-func (f *failStop) fail(doing string, err error) error {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	if f.err == nil {
-		f.err = &StoppedError{Doing: doing, Err: err}
-	}
-	return f.err
-}
-
-func (f *failStop) close() {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	if f.err == nil {
-		f.err = errClosed
-	}
-}
-
 // wal is the log: a row of segments, the last of which is written.
 type wal struct {
 	fs           vfs.FS
-	stop         *failStop
+	stop         *ondisk.FailStop
 	id           *pb.Identity
 	segmentBytes int64
 
@@ -154,7 +122,7 @@ func (f *facts) settle(chosen paxos.Slot) {
 func (w *wal) append(records []*paxos.Record) error {
 	w.writing.Lock()
 	defer w.writing.Unlock()
-	if err := w.stop.check(); err != nil {
+	if err := w.stop.Check(); err != nil {
 		return err
 	}
 	for _, r := range records {
@@ -203,14 +171,14 @@ func pieces(entries []paxos.Entry) iter.Seq2[[]paxos.Entry, bool] {
 // frame encodes one frame behind buf.
 func (w *wal) frame(r *paxos.Record) error {
 	start := len(w.buf)
-	buf, err := appendMessage(beginFrame(w.buf), codec.EncodeRecord(r))
+	buf, err := appendMessage(ondisk.BeginFrame(w.buf), codec.EncodeRecord(r))
 	if err != nil {
-		return w.stop.fail("encoding a log record", err)
+		return w.stop.Fail("encoding a log record", err)
 	}
-	if len(buf)-start-frameHeader > maxFramePayload {
-		return w.stop.fail("encoding a log record", fmt.Errorf("an entry of %d bytes is too long", len(buf)-start))
+	if len(buf)-start-ondisk.FrameHeader > ondisk.MaxFramePayload {
+		return w.stop.Fail("encoding a log record", fmt.Errorf("an entry of %d bytes is too long", len(buf)-start))
 	}
-	w.buf = endFrame(buf, start, frameRecord, 0)
+	w.buf = ondisk.EndFrame(buf, start, ondisk.FrameRecord, 0)
 	w.pending = append(w.pending, pendingRecord{record: r, start: start, size: len(w.buf) - start})
 	return nil
 }
@@ -247,11 +215,11 @@ func (w *wal) begin(room int64, first *paxos.Record) error {
 	h.Segment = number
 	s, entries, err := w.create(h, room, first)
 	if err != nil {
-		return w.stop.fail("making "+segmentName(number), err)
+		return w.stop.Fail("making "+segmentName(number), err)
 	}
 	if before := w.active; before != nil && !invariant.Planted(invariant.SuccessorNotNoted) {
 		if err := before.file.WriteSync(successorBlock(before), before.room()); err != nil {
-			return w.stop.fail("noting in "+segmentName(before.number)+" that "+segmentName(number)+" follows", err)
+			return w.stop.Fail("noting in "+segmentName(before.number)+" that "+segmentName(number)+" follows", err)
 		}
 	}
 	w.active = s
@@ -283,7 +251,7 @@ func (w *wal) header() *pb.SegmentHeader {
 // durable, renamed, and the name made durable. So a file under a segment's
 // name always has its header and its length, whenever the power goes.
 func (w *wal) create(h *pb.SegmentHeader, room int64, first *paxos.Record) (*segment, []placement, error) {
-	s := &segment{number: h.Segment, seed: frameSeed(h.Incarnation, h.Segment)}
+	s := &segment{number: h.Segment, seed: ondisk.FrameSeed(h.Incarnation, h.Segment)}
 	body, placed, err := w.firstRecords(h, first)
 	if err != nil {
 		return nil, nil, err
@@ -303,11 +271,11 @@ func (w *wal) create(h *pb.SegmentHeader, room int64, first *paxos.Record) (*seg
 	s.end = s.start
 	for i := range placed {
 		frame := body[placed[i].at.offset:][:placed[i].at.size]
-		sealFrame(frame, s.seed, s.end)
+		ondisk.SealFrame(frame, s.seed, s.end)
 		placed[i].at.offset = uint32(s.end)
 		s.end += int64(len(frame))
 	}
-	temp := segmentName(s.number) + tempSuffix
+	temp := segmentName(s.number) + ondisk.TempSuffix
 	if s.file, err = w.takeFile(s.number); err != nil {
 		return nil, nil, err
 	}
@@ -317,7 +285,7 @@ func (w *wal) create(h *pb.SegmentHeader, room int64, first *paxos.Record) (*seg
 	if err := w.fs.Rename(temp, segmentName(s.number)); err != nil {
 		return nil, nil, errors.Join(err, s.file.Close())
 	}
-	if err := w.fs.SyncDir(logDir); err != nil {
+	if err := w.fs.SyncDir(ondisk.LogDir); err != nil {
 		return nil, nil, errors.Join(err, s.file.Close())
 	}
 	return s, placed, nil
@@ -336,11 +304,11 @@ func (w *wal) firstRecords(h *pb.SegmentHeader, first *paxos.Record) (body []byt
 			r.Chosen = first.Chosen
 		}
 		start := len(body)
-		body, err = proto.MarshalOptions{}.MarshalAppend(beginFrame(body), codec.EncodeRecord(r))
+		body, err = proto.MarshalOptions{}.MarshalAppend(ondisk.BeginFrame(body), codec.EncodeRecord(r))
 		if err != nil {
 			return nil, nil, err
 		}
-		body = endFrame(body, start, frameRecord, w.flush)
+		body = ondisk.EndFrame(body, start, ondisk.FrameRecord, w.flush)
 		placed = append(placed, placement{
 			at:      location{segment: h.Segment, offset: uint32(start), size: uint32(len(body) - start)},
 			entries: entries,

@@ -2,6 +2,7 @@ package replog
 
 import (
 	"github.com/seed70370324/lockd/internal/invariant"
+	"github.com/seed70370324/lockd/replog/ondisk"
 	"github.com/seed70370324/lockd/replog/vfs"
 )
 
@@ -29,7 +30,7 @@ type flight struct {
 func (w *wal) sync() error {
 	w.writing.Lock()
 	defer w.writing.Unlock()
-	if err := w.stop.check(); err != nil {
+	if err := w.stop.Check(); err != nil {
 		return err
 	}
 	return w.flushPending()
@@ -41,7 +42,7 @@ func (w *wal) sync() error {
 func (w *wal) start() (begun bool, err error) {
 	w.writing.Lock()
 	defer w.writing.Unlock()
-	if err := w.stop.check(); err != nil {
+	if err := w.stop.Check(); err != nil {
 		return false, err
 	}
 	invariant.Assert(!w.flight.on, "a flush of the log is begun while another one is under way")
@@ -77,7 +78,7 @@ func (w *wal) finish() error {
 	if f := w.flight.file; f != nil {
 		return w.land(f.FinishWriteSync())
 	}
-	if err := w.stop.check(); err != nil {
+	if err := w.stop.Check(); err != nil {
 		return err
 	}
 	return w.flushPending()
@@ -150,7 +151,7 @@ func (w *wal) land(err error) error {
 	s, f := w.active, w.flight
 	w.flight = flight{}
 	if err != nil {
-		return w.stop.fail("writing "+segmentName(s.number), err)
+		return w.stop.Fail("writing "+segmentName(s.number), err)
 	}
 	w.flush++
 	w.tail.newest = f.mark
@@ -193,8 +194,8 @@ func (w *wal) seal(frames []byte, off int64) []placement {
 	placed := w.placed[:0]
 	for _, p := range w.pending {
 		frame := frames[p.start : p.start+p.size]
-		setSequence(frame, w.flush)
-		sealFrame(frame, w.active.seed, off+int64(p.start))
+		ondisk.SetSequence(frame, w.flush)
+		ondisk.SealFrame(frame, w.active.seed, off+int64(p.start))
 		placed = append(placed, placement{
 			at:      location{segment: w.active.number, offset: uint32(off + int64(p.start)), size: uint32(p.size)},
 			entries: p.record.Entries,

@@ -11,6 +11,7 @@ import (
 	"github.com/seed70370324/lockd/internal/invariant"
 	"github.com/seed70370324/lockd/paxos"
 	"github.com/seed70370324/lockd/replog/codec"
+	"github.com/seed70370324/lockd/replog/ondisk"
 	"github.com/seed70370324/lockd/replog/pb"
 	"github.com/seed70370324/lockd/replog/vfs"
 )
@@ -34,10 +35,10 @@ type walFound struct {
 
 // readLog reads all segments. base is a slot below which the entries' content
 // is not wanted.
-func readLog(fsys vfs.FS, stop *failStop, id *pb.Identity, segmentBytes int64, base paxos.Slot) (*walFound, error) {
-	names, err := fsys.List(logDir)
+func readLog(fsys vfs.FS, stop *ondisk.FailStop, id *pb.Identity, segmentBytes int64, base paxos.Slot) (*walFound, error) {
+	names, err := fsys.List(ondisk.LogDir)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return nil, fmt.Errorf("reading the directory %s: %w", logDir, err)
+		return nil, fmt.Errorf("reading the directory %s: %w", ondisk.LogDir, err)
 	}
 	found := &walFound{
 		wal:     &wal{fs: fsys, stop: stop, id: id, segmentBytes: segmentBytes, index: newSlotIndex()},
@@ -47,18 +48,18 @@ func readLog(fsys vfs.FS, stop *failStop, id *pb.Identity, segmentBytes int64, b
 	for _, name := range names {
 		if n, ok := parseSegmentName(name); ok {
 			numbers = append(numbers, n)
-		} else if strings.HasSuffix(name, tempSuffix) {
-			found.leftovers = append(found.leftovers, logDir+"/"+name)
+		} else if strings.HasSuffix(name, ondisk.TempSuffix) {
+			found.leftovers = append(found.leftovers, ondisk.LogDir+"/"+name)
 		} else {
-			return nil, fmt.Errorf("the file %s/%s is none of the log's: take it away, then start again", logDir, name)
+			return nil, fmt.Errorf("the file %s/%s is none of the log's: take it away, then start again", ondisk.LogDir, name)
 		}
 	}
 	if len(numbers) == 0 {
-		return nil, &DamagedError{File: logDir, What: "there is an identity, but no segment of the log"}
+		return nil, &ondisk.DamagedError{File: ondisk.LogDir, What: "there is an identity, but no segment of the log"}
 	}
 	for i, n := range numbers {
 		if i > 0 && n != numbers[i-1]+1 {
-			return nil, &DamagedError{File: segmentName(numbers[i-1] + 1), What: "this segment of the log is missing"}
+			return nil, &ondisk.DamagedError{File: segmentName(numbers[i-1] + 1), What: "this segment of the log is missing"}
 		}
 	}
 	if err := found.readSegments(numbers, base); err != nil {
@@ -126,7 +127,7 @@ func (f *walFound) takeHeader(h *pb.SegmentHeader) error {
 	}
 	c, err := codec.DecodeConfiguration(h.Config)
 	if err != nil {
-		return &DamagedError{File: segmentName(h.Segment), Offset: 0, What: err.Error()}
+		return &ondisk.DamagedError{File: segmentName(h.Segment), Offset: 0, What: err.Error()}
 	}
 	facts.installed = max(facts.installed, paxos.Slot(h.Installed))
 	if c != nil && (facts.config == nil || paxos.Slot(h.ConfigSlot) > facts.configSlot) {
@@ -145,7 +146,7 @@ func (f *walFound) readEnd() error {
 		return fmt.Errorf("reading %s: %w", segmentName(active.number), err)
 	}
 	if next != 0 {
-		return &DamagedError{File: segmentName(next), What: fmt.Sprintf(
+		return &ondisk.DamagedError{File: segmentName(next), What: fmt.Sprintf(
 			"this segment of the log, the last, is missing: %s says that it was there, and perhaps more behind it", segmentName(active.number))}
 	}
 	f.badLast = bad
@@ -172,8 +173,8 @@ func (f *walFound) repair() (notes []string, err error) {
 		}
 		notes = append(notes, "removed "+name+", left by an earlier stop")
 	}
-	if err := w.fs.SyncDir(logDir); err != nil {
-		return nil, fmt.Errorf("making %s durable: %w", logDir, err)
+	if err := w.fs.SyncDir(ondisk.LogDir); err != nil {
+		return nil, fmt.Errorf("making %s durable: %w", ondisk.LogDir, err)
 	}
 	if f.cut {
 		note, err := f.cutTail()
@@ -185,7 +186,7 @@ func (f *walFound) repair() (notes []string, err error) {
 	if f.badLast {
 		s := w.active
 		if err := s.file.WriteSync(vfs.AlignedBytes(blockBytes), s.room()); err != nil {
-			return nil, w.stop.fail("clearing the last block of "+segmentName(s.number), err)
+			return nil, w.stop.Fail("clearing the last block of "+segmentName(s.number), err)
 		}
 		notes = append(notes, fmt.Sprintf("cleared bad bytes in the last block of %s, which was not in use: the disk may be failing", segmentName(s.number)))
 	}
@@ -209,7 +210,7 @@ func (f *walFound) noteSuccessor() error {
 		err = s.file.Sync()
 	}
 	if err != nil {
-		return w.stop.fail("noting in "+segmentName(s.number)+" that a segment follows", err)
+		return w.stop.Fail("noting in "+segmentName(s.number)+" that a segment follows", err)
 	}
 	return nil
 }
@@ -222,9 +223,9 @@ func (f *walFound) writeAgain() error {
 	w := f.wal
 	s, best := w.active, f.last.best
 	fail := func(err error) error {
-		return w.stop.fail("writing the last flush of "+segmentName(s.number)+" again", err)
+		return w.stop.Fail("writing the last flush of "+segmentName(s.number)+" again", err)
 	}
-	win := &window{f: s.file, size: s.end}
+	win := &ondisk.Window{F: s.file, Size: s.end}
 	from := min(best.start, s.end)
 	if invariant.Planted(invariant.LastFlushNotWrittenAgain) {
 		from = s.end
@@ -233,7 +234,7 @@ func (f *walFound) writeAgain() error {
 		from &^= blockBytes - 1 // the flush wrote the whole of its first block
 	}
 	for off := from; off < s.end; {
-		b, err := win.at(off, windowBytes)
+		b, err := win.At(off, ondisk.WindowBytes)
 		if err != nil {
 			return fmt.Errorf("reading the last flush of %s: %w", segmentName(s.number), err)
 		}
@@ -277,8 +278,8 @@ func (f *walFound) cutTail() (note string, err error) {
 		behind += blockBytes
 	}
 	for _, part := range [][2]int64{{s.end, min(marks, f.torn.last)}, {behind, f.torn.last}} {
-		for off := part[0]; off < part[1]; off += windowBytes {
-			zeros := make([]byte, min(part[1]-off, windowBytes))
+		for off := part[0]; off < part[1]; off += ondisk.WindowBytes {
+			zeros := make([]byte, min(part[1]-off, ondisk.WindowBytes))
 			if _, err := s.file.WriteAt(zeros, off); err != nil {
 				return "", fmt.Errorf("cutting a torn write from %s: %w", name, err)
 			}
@@ -318,9 +319,9 @@ func (f *walFound) copyTail() (name string, err error) {
 			err = errors.Join(err, fsys.Remove(copied))
 		}
 	}()
-	win := &window{f: s.file, size: f.torn.last}
+	win := &ondisk.Window{F: s.file, Size: f.torn.last}
 	for off := s.end; off < f.torn.last; {
-		b, err := win.at(off, windowBytes)
+		b, err := win.At(off, ondisk.WindowBytes)
 		if err != nil {
 			return "", err
 		}

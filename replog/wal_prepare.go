@@ -6,6 +6,7 @@ import (
 	"io/fs"
 	"syscall"
 
+	"github.com/seed70370324/lockd/replog/ondisk"
 	"github.com/seed70370324/lockd/replog/vfs"
 )
 
@@ -46,7 +47,7 @@ func (w *wal) prepareNext() {
 
 // preallocated makes the file of a segment, durable but for its name.
 func (w *wal) preallocated(p *preparation) (vfs.File, error) {
-	f, err := w.fs.Create(segmentName(p.number) + tempSuffix)
+	f, err := w.fs.Create(segmentName(p.number) + ondisk.TempSuffix)
 	if err != nil {
 		return nil, err
 	}
@@ -69,7 +70,7 @@ func (w *wal) preallocated(p *preparation) (vfs.File, error) {
 func (w *wal) takeFile(number uint64) (vfs.File, error) {
 	p := w.next
 	if p == nil {
-		return w.fs.Create(segmentName(number) + tempSuffix)
+		return w.fs.Create(segmentName(number) + ondisk.TempSuffix)
 	}
 	w.awaitNext()
 	switch {
@@ -85,7 +86,7 @@ func (w *wal) takeFile(number uint64) (vfs.File, error) {
 // present segment was half full, perhaps hours ago: what counts is the room there
 // is now. No part of the log is in the file that is removed.
 func (w *wal) createAgain(number uint64) (vfs.File, error) {
-	name := segmentName(number) + tempSuffix
+	name := segmentName(number) + ondisk.TempSuffix
 	if err := w.fs.Remove(name); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, err
 	}
@@ -128,8 +129,8 @@ func (w *wal) dropNext() error {
 	case !errors.Is(p.err, vfs.ErrUnwanted):
 		return nil // it was not needed
 	}
-	if err := w.stop.check(); !errors.Is(err, errClosed) {
+	if err := w.stop.Check(); !errors.Is(err, ondisk.ErrClosed) {
 		return nil // after a failure nothing is changed; the next start removes it
 	}
-	return w.fs.Remove(segmentName(p.number) + tempSuffix)
+	return w.fs.Remove(segmentName(p.number) + ondisk.TempSuffix)
 }

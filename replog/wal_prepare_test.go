@@ -11,6 +11,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/seed70370324/lockd/paxos"
+	"github.com/seed70370324/lockd/replog/ondisk"
 	"github.com/seed70370324/lockd/replog/vfs"
 )
 
@@ -53,7 +54,7 @@ func TestPreparation(t *testing.T) {
 		if err := o.Storage.Close(); err != nil {
 			t.Fatal(err)
 		}
-		if left, err := filepath.Glob(filepath.Join(dir, "log", "*"+tempSuffix)); err != nil || len(left) > 0 {
+		if left, err := filepath.Glob(filepath.Join(dir, "log", "*"+ondisk.TempSuffix)); err != nil || len(left) > 0 {
 			t.Errorf("left behind: %v, %v", left, err)
 		}
 	}

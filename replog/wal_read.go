@@ -9,6 +9,7 @@ import (
 
 	"github.com/seed70370324/lockd/internal/invariant"
 	"github.com/seed70370324/lockd/paxos"
+	"github.com/seed70370324/lockd/replog/ondisk"
 )
 
 // maxReadSlots bounds how many slots one read looks up while others wait.
@@ -25,7 +26,7 @@ type run struct {
 // read gives chosen entries from slot from on. It holds mu only to look up
 // where they are.
 func (w *wal) read(from paxos.Slot, limit int, chosen paxos.Slot) (entries []paxos.Entry, trimmed bool, err error) {
-	if err := w.stop.check(); err != nil {
+	if err := w.stop.Check(); err != nil {
 		return nil, false, err
 	}
 	runs, trimmed := w.lookUp(max(from, 1), limit, chosen)
@@ -33,13 +34,13 @@ func (w *wal) read(from paxos.Slot, limit int, chosen paxos.Slot) (entries []pax
 	if trimmed {
 		return nil, true, nil
 	}
-	var win window
+	var win ondisk.Window
 	var open *segment
 	bytes := 0
 	for _, r := range runs {
 		if r.segment != open {
 			open = r.segment
-			win = window{f: open.file, size: open.size, buf: win.buf[:0], ahead: min(max(limit, 1), windowBytes)}
+			win.Reset(open.file, open.size, min(max(limit, 1), ondisk.WindowBytes))
 		}
 		rec, err := readAt(&win, r)
 		if err != nil {
@@ -60,14 +61,14 @@ func (w *wal) read(from paxos.Slot, limit int, chosen paxos.Slot) (entries []pax
 	return entries, false, nil
 }
 
-func readAt(win *window, r run) (*paxos.Record, error) {
+func readAt(win *ondisk.Window, r run) (*paxos.Record, error) {
 	rec, fr, err := readRecord(win, int64(r.at.offset), r.segment.seed)
-	if isBadFrame(err) || err == nil && fr.size != int(r.at.size) {
+	if ondisk.IsBadFrame(err) || err == nil && fr.Size != int(r.at.size) {
 		what := "the record was good and is now another"
 		if err != nil {
 			what = "the record was good and is now bad: " + err.Error()
 		}
-		return nil, &DamagedError{File: segmentName(r.segment.number), Offset: int64(r.at.offset), What: what}
+		return nil, &ondisk.DamagedError{File: segmentName(r.segment.number), Offset: int64(r.at.offset), What: what}
 	} else if err != nil {
 		return nil, fmt.Errorf("%s, byte %d: %w", segmentName(r.segment.number), r.at.offset, err)
 	}
@@ -143,7 +144,7 @@ func (w *wal) release(runs []run) {
 func (w *wal) trim(slot paxos.Slot) error {
 	w.cutting.Lock()
 	defer w.cutting.Unlock()
-	if err := w.stop.check(); err != nil {
+	if err := w.stop.Check(); err != nil {
 		return err
 	}
 	w.mu.Lock()
@@ -173,10 +174,10 @@ func (w *wal) removeSegments(gone []*segment) error {
 	for _, s := range gone {
 		name := segmentName(s.number)
 		if err := w.fs.Remove(name); err != nil {
-			return w.stop.fail("removing "+name, err)
+			return w.stop.Fail("removing "+name, err)
 		}
-		if err := w.fs.SyncDir(logDir); err != nil {
-			return w.stop.fail("making the removal of "+name+" durable", err)
+		if err := w.fs.SyncDir(ondisk.LogDir); err != nil {
+			return w.stop.Fail("making the removal of "+name+" durable", err)
 		}
 		w.mu.Lock()
 		s.dropped = true
@@ -184,7 +185,7 @@ func (w *wal) removeSegments(gone []*segment) error {
 		w.mu.Unlock()
 		if idle {
 			if err := s.file.Close(); err != nil {
-				return w.stop.fail("closing "+name, err)
+				return w.stop.Fail("closing "+name, err)
 			}
 		}
 	}
@@ -204,7 +205,7 @@ func (w *wal) install(base paxos.Slot, config *paxos.Configuration, promised pax
 	defer w.cutting.Unlock()
 	w.writing.Lock()
 	defer w.writing.Unlock()
-	if err := w.stop.check(); err != nil {
+	if err := w.stop.Check(); err != nil {
 		return err
 	}
 	if err := w.flushPending(); err != nil {
@@ -260,19 +261,19 @@ func (w *wal) keptAbove(base paxos.Slot, given []paxos.Entry) ([]paxos.Entry, er
 	w.mu.Unlock()
 	defer w.release(runs)
 	kept := make([]paxos.Entry, 0, len(slots))
-	var win window
+	var win ondisk.Window
 	var rec *paxos.Record
 	for i, r := range runs {
 		if i == 0 || runs[i-1].at != r.at {
 			var err error
-			win = window{f: r.segment.file, size: r.segment.size, buf: win.buf[:0], ahead: 1}
+			win.Reset(r.segment.file, r.segment.size, 1)
 			if rec, err = readAt(&win, r); err != nil {
-				return nil, w.stop.fail("carrying accepted entries over", err)
+				return nil, w.stop.Fail("carrying accepted entries over", err)
 			}
 		}
 		e := findSlot(rec.Entries, slots[i])
 		if e == nil {
-			return nil, w.stop.fail("carrying accepted entries over", errors.New("the log lost an entry"))
+			return nil, w.stop.Fail("carrying accepted entries over", errors.New("the log lost an entry"))
 		}
 		kept = append(kept, *e)
 	}

@@ -10,6 +10,7 @@ import (
 	"github.com/seed70370324/lockd/lockd/replica"
 	"github.com/seed70370324/lockd/paxos"
 	"github.com/seed70370324/lockd/replog"
+	"github.com/seed70370324/lockd/replog/ondisk"
 	"github.com/seed70370324/lockd/replog/vfs/faultfs"
 )
 
@@ -30,7 +31,7 @@ func (w *World) faultWrongStart() {
 	switch s.below(4) {
 	case 0:
 		what, err = "another name", openAs(w, copied, cellName, "nobody")
-		var foreign *replog.ForeignError
+		var foreign *ondisk.ForeignError
 		if !errors.As(err, &foreign) {
 			err = wrongError(err)
 		}

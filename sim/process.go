@@ -10,6 +10,7 @@ import (
 	"github.com/seed70370324/lockd/lockd/replica"
 	"github.com/seed70370324/lockd/paxos"
 	"github.com/seed70370324/lockd/replog"
+	"github.com/seed70370324/lockd/replog/ondisk"
 	"github.com/seed70370324/lockd/replog/pb"
 	"github.com/seed70370324/lockd/replog/peer/lane"
 	"github.com/seed70370324/lockd/replog/vfs/faultfs"
@@ -178,7 +179,7 @@ func (p *process) start() {
 // is spared.
 func (p *process) refuse(err error) {
 	w := p.w
-	var damaged *replog.DamagedError
+	var damaged *ondisk.DamagedError
 	switch {
 	case isDiskFault(err):
 		w.tell(p.name, "its disk fails while it starts: %v", err)
@@ -210,7 +211,7 @@ func (p *process) out(err error) {
 	p.refused = err
 	w.counts.refused++
 	text := err.Error()
-	var damaged *replog.DamagedError
+	var damaged *ondisk.DamagedError
 	if errors.As(err, &damaged) && !strings.Contains(text, damaged.File) {
 		w.fail("start", "%s refuses to start and does not say where its data are damaged: %s", p.name, text)
 	}

@@ -12,6 +12,7 @@ import (
 	"github.com/seed70370324/lockd/lockd/replica"
 	"github.com/seed70370324/lockd/paxos"
 	"github.com/seed70370324/lockd/replog"
+	"github.com/seed70370324/lockd/replog/ondisk"
 	"github.com/seed70370324/lockd/replog/pb"
 )
 
@@ -340,7 +341,7 @@ func TestStoppedStorageEndsTheReplica(t *testing.T) {
 		ends bool
 	}{
 		{io.ErrUnexpectedEOF, false},
-		{fmt.Errorf("saving: %w", &replog.StoppedError{Doing: "naming a file", Err: io.ErrUnexpectedEOF}), true},
+		{fmt.Errorf("saving: %w", &ondisk.StoppedError{Doing: "naming a file", Err: io.ErrUnexpectedEOF}), true},
 	} {
 		sl := newSlow(brokenStorage{err: test.err})
 		var events []replica.Event

@@ -9,6 +9,7 @@ import (
 
 	"github.com/seed70370324/lockd/lockd/replica"
 	"github.com/seed70370324/lockd/replog"
+	"github.com/seed70370324/lockd/replog/ondisk"
 	"github.com/seed70370324/lockd/replog/vfs"
 )
 
@@ -45,8 +46,8 @@ func (s *Server) open() (*replog.Opened, error) {
 // with the directory and what to do. Nothing in it was changed.
 func openError(dir string, err error) error {
 	var inUse *vfs.InUseError
-	var foreign *replog.ForeignError
-	var damaged *replog.DamagedError
+	var foreign *ondisk.ForeignError
+	var damaged *ondisk.DamagedError
 	if errors.As(err, &inUse) || errors.As(err, &foreign) || errors.As(err, &damaged) {
 		return fmt.Errorf("--data-dir %s: %w", dir, err)
 	}

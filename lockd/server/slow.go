@@ -10,6 +10,7 @@ import (
 	"github.com/seed70370324/lockd/lockd/replica"
 	"github.com/seed70370324/lockd/paxos"
 	"github.com/seed70370324/lockd/replog"
+	"github.com/seed70370324/lockd/replog/ondisk"
 	"github.com/seed70370324/lockd/replog/pb"
 )
 
@@ -169,7 +170,7 @@ func (s *slow) save(o *replog.SaveSnapshot) {
 // stopped reports whether an error has ended all writing, and fails if so: a replica
 // that has nothing to append would not notice otherwise, and stay behind for good.
 func (s *slow) stopped(doing string, err error) bool {
-	var stopped *replog.StoppedError
+	var stopped *ondisk.StoppedError
 	if !errors.As(err, &stopped) {
 		return false
 	}

@@ -1,4 +1,4 @@
-package replog
+package ondisk
 
 import (
 	"fmt"
@@ -31,14 +31,14 @@ func (e *DamagedError) Error() string {
 	if e.Doubtful {
 		doubt = " (a torn last write or a bad sector: this cannot be told from here)"
 	}
-	return "the data " + where + "is damaged: " + e.place() + doubt +
+	return "the data " + where + "is damaged: " + e.Place() + doubt +
 		"; the replica may have forgotten votes and does not start with it." +
 		" The others go on without it. Keep a copy of the directory; if the disk had an error, bring back" +
 		" the very same files from the disk itself, never from an older copy"
 }
 
-// place says what is wrong where, for those to whom it is no reason to stop.
-func (e *DamagedError) place() string {
+// Place says what is wrong where, for those to whom it is no reason to stop.
+func (e *DamagedError) Place() string {
 	return fmt.Sprintf("%s, byte %d: %s", e.File, e.Offset, e.What)
 }
 
@@ -61,7 +61,7 @@ func (e *ForeignError) Error() string {
 	case isDataName(e.Found):
 		return fmt.Sprintf("%s has the data of a replica (%s), but no file %s, which says whose they are: if they are those of replica %q of cell %q, "+
 			"put the very same file back, or leave the replica stopped; else give it an empty directory",
-			dir, e.Found, identityName, e.AskedReplica, e.AskedCell)
+			dir, e.Found, IdentityName, e.AskedReplica, e.AskedCell)
 	case e.Found != "":
 		return fmt.Sprintf("%s is not empty and is no replica's data (%s): give replica %q of cell %q an empty directory",
 			dir, e.Found, e.AskedReplica, e.AskedCell)
@@ -78,7 +78,7 @@ func (e *ForeignError) Error() string {
 func isDataName(name string) bool {
 	dir, base := path.Split(name)
 	ext := path.Ext(base)
-	return dir == logDir+"/" && ext == segmentSuffix || dir == snapDir+"/" && ext == snapSuffix
+	return dir == LogDir+"/" && ext == SegmentSuffix || dir == SnapDir+"/" && ext == SnapSuffix
 }
 
 // StoppedError says that a write, a flush or a change of a name has failed, so that
@@ -96,8 +96,8 @@ func (e *StoppedError) Error() string {
 // Unwrap returns the error of the file system.
 func (e *StoppedError) Unwrap() error { return e.Err }
 
-// checkFormat refuses data of another format, by its file's name.
-func checkFormat(name string, format uint32) error {
+// CheckFormat refuses data of another format, by its file's name.
+func CheckFormat(name string, format uint32) error {
 	switch {
 	case format < codec.FormatVersion:
 		return fmt.Errorf("%s has format %d, of an earlier version of lockd, and this version of lockd reads format %d alone: "+
