@@ -13,7 +13,9 @@ import (
 	"github.com/seed70370324/lockd/replog/codec"
 	"github.com/seed70370324/lockd/replog/ondisk"
 	"github.com/seed70370324/lockd/replog/pb"
+	"github.com/seed70370324/lockd/replog/replogtest"
 	"github.com/seed70370324/lockd/replog/vfs"
+	"github.com/seed70370324/lockd/replog/wal"
 )
 
 // Data of another format is refused by the name of the file, with what to do,
@@ -22,9 +24,11 @@ func TestOtherFormatsAreRefused(t *testing.T) {
 	small := func(content []byte) func(uint32) ([]byte, error) {
 		return func(uint32) ([]byte, error) { return content, nil }
 	}
+	segment, size := "log/0000000000000001.seg", wal.SegmentSize(0)
 	header := func(format uint32) ([]byte, error) {
-		b, err := encodeHeader(&pb.SegmentHeader{Format: format, Segment: 1, Size: minSegment, Cell: "demo", Replica: "n1", Incarnation: 42})
-		return append(b, make([]byte, max(0, minSegment-len(b)))...), err
+		payload, err := proto.Marshal(&pb.SegmentHeader{Format: format, Segment: 1, Size: size, Cell: "demo", Replica: "n1", Incarnation: 42})
+		b := ondisk.AppendFrame(nil, ondisk.FrameSeed(0, 1), 0, ondisk.FrameSegment, 0, payload)
+		return append(b, make([]byte, max(0, int(size)-len(b)))...), err
 	}
 	good, err := header(codec.FormatVersion)
 	if err != nil {
@@ -32,20 +36,20 @@ func TestOtherFormatsAreRefused(t *testing.T) {
 	}
 	for name, content := range map[string]func(format uint32) ([]byte, error){
 		ondisk.IdentityName: func(format uint32) ([]byte, error) {
-			id := proto.CloneOf(testID)
+			id := proto.CloneOf(replogtest.ID)
 			id.Format = format
 			return encodeIdentity(id), nil
 		},
-		segmentName(1): header,
+		segment: header,
 		snapshotName(5): func(format uint32) ([]byte, error) {
-			f := &bytesFile{}
+			f := &replogtest.File{}
 			_, err := writeSnapshot(f, &pb.SnapshotMeta{Format: format, Slot: 5, Cell: "demo"}, text("state"))
-			return f.b, err
+			return f.B, err
 		},
 	} {
 		for _, format := range []uint32{0, 1, 2, codec.FormatVersion + 1} {
 			dir := t.TempDir()
-			files := map[string]func(uint32) ([]byte, error){ondisk.IdentityName: small(encodeIdentity(testID)), segmentName(1): small(good)}
+			files := map[string]func(uint32) ([]byte, error){ondisk.IdentityName: small(encodeIdentity(replogtest.ID)), segment: small(good)}
 			files[name] = content
 			for file, content := range files {
 				b, err := content(format)

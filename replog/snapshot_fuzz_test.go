@@ -14,6 +14,7 @@ import (
 	"github.com/seed70370324/lockd/replog/codec"
 	"github.com/seed70370324/lockd/replog/ondisk"
 	"github.com/seed70370324/lockd/replog/pb"
+	"github.com/seed70370324/lockd/replog/replogtest"
 	"github.com/seed70370324/lockd/replog/vfs"
 )
 
@@ -26,16 +27,16 @@ func (s text) WriteSnapshot(w io.Writer) error {
 }
 
 func snapshotFile(tb testing.TB, s Snapshot) []byte {
-	file := &bytesFile{}
+	file := &replogtest.File{}
 	if _, err := writeSnapshot(file, &pb.SnapshotMeta{Format: codec.FormatVersion, Slot: 3, Cell: "demo"}, s); err != nil {
 		tb.Fatal(err)
 	}
-	return file.b
+	return file.B
 }
 
 // sealedSnapshot is a snapshot file of good frames: any stream, any trailer.
 func sealedSnapshot(tb testing.TB, stream []byte, raw uint64) []byte {
-	file := &bytesFile{}
+	file := &replogtest.File{}
 	if _, err := file.WriteAt([]byte(snapMagic), 0); err != nil {
 		tb.Fatal(err)
 	}
@@ -53,7 +54,7 @@ func sealedSnapshot(tb testing.TB, stream []byte, raw uint64) []byte {
 	if err := c.frame(ondisk.FrameTrailer, &c.trailer); err != nil {
 		tb.Fatal(err)
 	}
-	return file.b
+	return file.B
 }
 
 // FuzzSnapshotFile: what verifySnapshot does not find whole is not decoded, and
@@ -69,10 +70,10 @@ func FuzzSnapshotFile(f *testing.F) {
 			var state any
 			var verifyErr, err error
 			fuzzing.Bounded(t, 16*uint64(len(b))+2*snapMaxWindow+8<<20, func() {
-				file := &bytesFile{b}
+				file := &replogtest.File{B: b}
 				var raw uint64
 				if _, raw, verifyErr = verifySnapshot(file, "x"); verifyErr != nil {
-					typed(t, verifyErr)
+					replogtest.Typed(t, verifyErr)
 				}
 				state, err = decodeSnapshot(file, "x", raw, func(r io.Reader) (any, error) {
 					b, err := io.ReadAll(io.LimitReader(r, 1<<20))
@@ -112,7 +113,7 @@ func FuzzSnapshotStream(f *testing.F) {
 	fuzzing.Seed(f, "two-frames", append(compress([]byte("some ")), compress([]byte("state"))...), uint64(10))
 	fuzzing.Seed(f, "skippable", append([]byte("\x50\x2a\x4d\x18\xff\xff\xff\xff"), compress([]byte("state"))...), uint64(5))
 	f.Fuzz(func(t *testing.T, stream []byte, raw uint64) {
-		file := &bytesFile{sealedSnapshot(t, stream, raw)}
+		file := &replogtest.File{B: sealedSnapshot(t, stream, raw)}
 		_, said, err := verifySnapshot(file, "x")
 		if err != nil || said != raw {
 			t.Fatalf("%d bytes, %v", said, err)
@@ -162,8 +163,8 @@ func FuzzSnapshotReceive(f *testing.F) {
 	fuzzing.Seed(f, "another", append(step(2, 0, 1000), step(0, 1000, 60000)...))
 	fuzzing.Seed(f, "again", append(step(0, 0, 1000), append(step(0, 500, 1000), step(0, 1500, 60000)...)...))
 	f.Fuzz(func(t *testing.T, steps []byte) {
-		fsys := &memoryFiles{files: map[string]*bytesFile{}}
-		s := &snapshots{fs: fsys, stop: &ondisk.FailStop{}, id: testID, cellIdentity: func() uint64 { return 0 },
+		fsys := &memoryFiles{files: map[string]*replogtest.File{}}
+		s := &snapshots{fs: fsys, stop: &ondisk.FailStop{}, id: replogtest.ID, cellIdentity: func() uint64 { return 0 },
 			decode: func(r io.Reader) (any, error) {
 				b, err := io.ReadAll(io.LimitReader(r, 1<<20))
 				return string(b), err
@@ -195,21 +196,21 @@ func FuzzSnapshotReceive(f *testing.F) {
 				t.Fatalf("received %v, %.20q, %v", meta, state, err)
 			}
 			if err == nil {
-				if f := fsys.files[snapshotName(paxos.Slot(meta.Slot))]; f == nil || !bytes.Equal(f.b, good) {
+				if f := fsys.files[snapshotName(paxos.Slot(meta.Slot))]; f == nil || !bytes.Equal(f.B, good) {
 					t.Fatal("what was received is not what is kept")
 				}
 			}
 		}
 		for name, f := range fsys.files {
-			if len(f.b) > 2*65536+len(good) {
-				t.Fatalf("%s takes %d bytes", name, len(f.b))
+			if len(f.B) > 2*65536+len(good) {
+				t.Fatalf("%s takes %d bytes", name, len(f.B))
 			}
 		}
 	})
 }
 
 // memoryFiles is a file system without directories.
-type memoryFiles struct{ files map[string]*bytesFile }
+type memoryFiles struct{ files map[string]*replogtest.File }
 
 func (m *memoryFiles) Open(name string) (vfs.File, error) {
 	if f := m.files[name]; f != nil {
@@ -218,7 +219,7 @@ func (m *memoryFiles) Open(name string) (vfs.File, error) {
 	return nil, &fs.PathError{Op: "open", Path: name, Err: fs.ErrNotExist}
 }
 func (m *memoryFiles) Create(name string) (vfs.File, error) {
-	f := &bytesFile{}
+	f := &replogtest.File{}
 	m.files[name] = f
 	return f, nil
 }

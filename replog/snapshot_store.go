@@ -384,7 +384,11 @@ func (s *snapshots) endReading() {
 	s.reading, s.readFile, s.progress = 0, nil, false
 }
 
+// close waits for a snapshot that is being saved, and gives back the files. The
+// fail stop is closed before, so that no other is begun.
 func (s *snapshots) close() error {
+	s.saving.Lock()
+	defer s.saving.Unlock()
 	s.receiving.Lock()
 	err := s.dropPart()
 	s.receiving.Unlock()

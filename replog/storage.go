@@ -13,6 +13,7 @@ import (
 	"github.com/seed70370324/lockd/replog/ondisk"
 	"github.com/seed70370324/lockd/replog/pb"
 	"github.com/seed70370324/lockd/replog/vfs"
+	"github.com/seed70370324/lockd/replog/wal"
 )
 
 const (
@@ -28,7 +29,7 @@ type Storage struct {
 	fs      vfs.FS
 	stop    ondisk.FailStop
 	release func() error
-	log     *wal
+	log     *wal.Log
 	snaps   *snapshots
 
 	identity sync.Mutex
@@ -53,7 +54,7 @@ func (o *StorageOptions) check() error {
 	case o.SegmentBytes == 0:
 		o.SegmentBytes = defaultSegmentBytes
 	}
-	o.SegmentBytes = roundUp(max(o.SegmentBytes, minSegment), blockBytes)
+	o.SegmentBytes = wal.SegmentSize(o.SegmentBytes)
 	return nil
 }
 
@@ -113,27 +114,26 @@ func open(o *StorageOptions) (*Opened, error) {
 	if err != nil {
 		return nil, err
 	}
-	log, err := readLog(o.FS, &s.stop, id, o.SegmentBytes, snaps.base())
+	log, err := wal.Read(s.logOptions(o), snaps.base())
 	if err != nil {
 		return nil, err
 	}
 	opened, err := s.restore(o, snaps, log)
 	if err != nil {
-		return nil, errors.Join(err, log.wal.close())
+		return nil, errors.Join(err, log.Log().Close())
 	}
 	return opened, nil
 }
 
 // restore checks that snapshot and log go together, then cleans up and gives
 // what was found.
-func (s *Storage) restore(o *StorageOptions, snaps *snapshotsFound, log *walFound) (*Opened, error) {
-	w := log.wal
+func (s *Storage) restore(o *StorageOptions, snaps *snapshotsFound, log *wal.Found) (*Opened, error) {
 	base := snaps.base()
 	// A replica's own snapshots are never ahead of its log (Node.save): this one
 	// was received, and it has not come to its installation. What the log holds
 	// below its slot need not be what was chosen there.
-	uninstalled := w.facts.chosen < base
-	w.facts.settle(base)
+	uninstalled := log.Chosen() < base
+	log.Settle(base)
 	if err := checkWhole(snaps, log); err != nil {
 		return nil, err
 	}
@@ -144,28 +144,25 @@ func (s *Storage) restore(o *StorageOptions, snaps *snapshotsFound, log *walFoun
 		if c, err = codec.DecodeConfiguration(snaps.newest.Config); err != nil {
 			return nil, &ondisk.DamagedError{File: snapshotName(base), What: err.Error()}
 		}
-		if c != nil && w.facts.configSlot <= base {
-			w.facts.config, w.facts.configSlot = c, base
-		}
+		log.TakeConfiguration(c, base)
 		if opened.State, err = snaps.load(o.FS, o.Decode); err != nil {
 			return nil, err
 		}
 	}
-	w.first = w.index.lowest(w.facts.chosen)
 	notes, err := s.repair(snaps, log)
 	if err != nil {
 		return nil, err
 	}
-	s.log = w
+	s.log = log.Log()
 	s.snaps = &snapshots{fs: o.FS, stop: &s.stop, id: s.id, decode: o.Decode, cellIdentity: s.cellIdentity, kept: snaps.good}
-	if installed := w.facts.installed; installed > 0 {
+	if installed := log.Installed(); installed > 0 {
 		// A crash may have kept the installation from removing older ones.
 		if err := s.snaps.installed(installed); err != nil {
 			return nil, err
 		}
 	}
 	if uninstalled {
-		if err := w.install(base, c, w.facts.promised, nil); err != nil {
+		if err := s.log.Install(base, c, log.Promised(), nil); err != nil {
 			return nil, err
 		}
 		if err := s.snaps.installed(base); err != nil {
@@ -174,22 +171,27 @@ func (s *Storage) restore(o *StorageOptions, snaps *snapshotsFound, log *walFoun
 		notes = append(notes, fmt.Sprintf("the snapshot of slot %d was received and not installed before an earlier stop: it has taken the log's place", base))
 	}
 	opened.Notes = notes
-	opened.Configuration = w.facts.config
+	opened.Configuration = log.Configuration()
 	opened.Paxos = paxos.Restored{
-		Promised: w.facts.promised,
-		Chosen:   w.facts.chosen,
+		Promised: log.Promised(),
+		Chosen:   log.Chosen(),
 		Applied:  base,
-		First:    w.first,
-		Entries:  log.sorted(),
+		First:    s.log.First(),
+		Entries:  log.Sorted(),
 	}
 	return opened, nil
+}
+
+func (s *Storage) logOptions(o *StorageOptions) wal.Options {
+	return wal.Options{FS: o.FS, Stop: &s.stop, Identity: s.id, SegmentBytes: o.SegmentBytes}
 }
 
 // checkWhole finds out whether the state can be made again from the newest
 // good snapshot and the log: every slot above it that is known to be chosen
 // must have a record.
-func checkWhole(snaps *snapshotsFound, log *walFound) error {
-	base, installed := snaps.base(), log.wal.facts.installed
+func checkWhole(snaps *snapshotsFound, log *wal.Found) error {
+	base, installed := snaps.base(), log.Installed()
+	number, file, offset := log.Start()
 	if base < installed {
 		if len(snaps.damaged) > 0 {
 			return snaps.damage[len(snaps.damage)-1]
@@ -198,18 +200,18 @@ func checkWhole(snaps *snapshotsFound, log *walFound) error {
 	}
 	// Without any good snapshot the log alone will do only if it goes back to
 	// the beginning; and two bad snapshots are a disk that is not to be trusted.
-	if len(snaps.good) == 0 && (len(snaps.damaged) > 1 || len(snaps.damaged) == 1 && log.wal.segments[0].number != 1) {
+	if len(snaps.good) == 0 && (len(snaps.damaged) > 1 || len(snaps.damaged) == 1 && number != 1) {
 		return snaps.damage[len(snaps.damage)-1]
 	}
-	for slot := base + 1; slot <= log.wal.facts.chosen; slot++ {
-		if _, ok := log.entries[slot]; ok {
+	for slot := base + 1; slot <= log.Chosen(); slot++ {
+		if log.Has(slot) {
 			continue
 		}
 		if len(snaps.damaged) > 0 {
 			return snaps.damage[len(snaps.damage)-1]
 		}
 		return &ondisk.DamagedError{
-			File: segmentName(log.wal.segments[0].number), Offset: log.wal.segments[0].start,
+			File: file, Offset: offset,
 			What: fmt.Sprintf("slot %d was chosen, is not in the snapshot (which ends at slot %d) and has no record",
 				slot, base),
 		}
@@ -218,7 +220,7 @@ func checkWhole(snaps *snapshotsFound, log *walFound) error {
 }
 
 // repair is the first thing that changes the disk.
-func (s *Storage) repair(snaps *snapshotsFound, log *walFound) (notes []string, err error) {
+func (s *Storage) repair(snaps *snapshotsFound, log *wal.Found) (notes []string, err error) {
 	err = s.fs.Remove(ondisk.IdentityName + ondisk.TempSuffix)
 	if err == nil {
 		notes = append(notes, "removed "+ondisk.IdentityName+ondisk.TempSuffix+", left by an earlier stop")
@@ -233,7 +235,7 @@ func (s *Storage) repair(snaps *snapshotsFound, log *walFound) (notes []string, 
 		return nil, err
 	}
 	notes = append(notes, more...)
-	more, err = log.repair()
+	more, err = log.Repair()
 	return append(notes, more...), err
 }
 
@@ -258,13 +260,12 @@ func create(o *StorageOptions) (*Opened, error) {
 	if err := o.FS.SyncDir(""); err != nil {
 		return nil, fmt.Errorf("making the data directory durable: %w", err)
 	}
-	s.log = &wal{fs: o.FS, stop: &s.stop, id: id, segmentBytes: o.SegmentBytes, index: newSlotIndex(), first: 1, flush: 1}
 	s.snaps = &snapshots{fs: o.FS, stop: &s.stop, id: id, decode: o.Decode, cellIdentity: s.cellIdentity}
-	if err := s.log.begin(0, nil); err != nil {
+	if s.log, err = wal.Create(s.logOptions(o)); err != nil {
 		return nil, err
 	}
 	if err := writeIdentity(o.FS, id); err != nil {
-		return nil, errors.Join(err, s.log.close())
+		return nil, errors.Join(err, s.log.Close())
 	}
 	return &Opened{
 		Storage:  s,
@@ -297,7 +298,7 @@ func clearUnfinished(o *StorageOptions) (notes []string, err error) {
 				return nil, fmt.Errorf("reading the directory %s: %w", name, err)
 			}
 			for _, in := range inside {
-				unused, err := unusedSegment(o.FS, name+"/"+in)
+				unused, err := wal.Unused(o.FS, name+"/"+in)
 				if err != nil {
 					return nil, err
 				}
@@ -319,69 +320,26 @@ func clearUnfinished(o *StorageOptions) (notes []string, err error) {
 	return notes, nil
 }
 
-// unusedSegment reports whether the file is the first segment, under its
-// temporary or final name, with nothing written behind its header.
-func unusedSegment(fsys vfs.FS, name string) (unused bool, err error) {
-	if name == segmentName(1)+ondisk.TempSuffix {
-		return true, nil
-	}
-	if name != segmentName(1) {
-		return false, nil
-	}
-	f, err := fsys.Open(name)
-	if err != nil {
-		return false, fmt.Errorf("opening %s: %w", name, err)
-	}
-	defer func() { err = errors.Join(err, f.Close()) }()
-	size, err := f.Size()
-	if err != nil {
-		return false, fmt.Errorf("size of %s: %w", name, err)
-	}
-	w := &ondisk.Window{F: f, Size: size}
-	h, n, err := readHeader(w, 1)
-	if ondisk.IsBadFrame(err) {
-		return false, nil
-	} else if err != nil {
-		return false, fmt.Errorf("reading %s: %w", name, err)
-	}
-	if size != h.Size || size < 3*blockBytes {
-		return false, nil
-	}
-	s := &scanned{header: h, size: size - blockBytes, seed: ondisk.FrameSeed(h.Incarnation, 1), end: int64(n)}
-	t, err := s.readTail(f)
-	if err != nil {
-		return false, fmt.Errorf("reading %s: %w", name, err)
-	}
-	next, bad, err := s.successor(f)
-	if err != nil {
-		return false, fmt.Errorf("reading %s: %w", name, err)
-	}
-	return !t.dirty && next == 0 && !bad, nil
-}
-
 // Append implements StorageAPI.
-func (s *Storage) Append(records []*paxos.Record) error { return s.log.append(records) }
+func (s *Storage) Append(records []*paxos.Record) error { return s.log.Append(records) }
 
 // Sync implements StorageAPI.
-func (s *Storage) Sync() error { return s.log.sync() }
+func (s *Storage) Sync() error { return s.log.Sync() }
 
 // StartSync implements AsyncStorage.
-func (s *Storage) StartSync() (begun bool, err error) { return s.log.start() }
+func (s *Storage) StartSync() (begun bool, err error) { return s.log.Start() }
 
 // FinishSync implements AsyncStorage.
-func (s *Storage) FinishSync() error { return s.log.finish() }
+func (s *Storage) FinishSync() error { return s.log.Finish() }
 
 // AwaitSync implements AsyncStorage.
 func (s *Storage) AwaitSync() bool {
-	f := s.log.asyncFile()
-	return f != nil && f.AwaitWriteSync()
+	return s.log.Await()
 }
 
 // WakeSync implements AsyncStorage.
 func (s *Storage) WakeSync() {
-	if f := s.log.asyncFile(); f != nil {
-		f.WakeWriteSync()
-	}
+	s.log.Wake()
 }
 
 func (s *Storage) cellIdentity() uint64 {
@@ -414,7 +372,7 @@ func (s *Storage) SetFounded(cellIdentity uint64) error {
 
 // Read implements StorageAPI.
 func (s *Storage) Read(from paxos.Slot, limit int, chosen paxos.Slot) ([]paxos.Entry, bool, error) {
-	entries, trimmed, err := s.log.read(from, limit, chosen)
+	entries, trimmed, err := s.log.Read(from, limit, chosen)
 	return entries, trimmed, withDir(err, s.fs)
 }
 
@@ -423,14 +381,14 @@ func (s *Storage) SaveSnapshot(meta *pb.SnapshotMeta, snap Snapshot) error {
 	m := proto.CloneOf(meta)
 	m.Format = codec.FormatVersion
 	if m.Cell == "" {
-		m.Cell = s.log.id.Cell
+		m.Cell = s.id.Cell
 	}
 	return s.snaps.save(m, snap)
 }
 
 // Trim implements StorageAPI. It never removes what would be needed to go on
 // from the older of the two snapshots, whatever slot says.
-func (s *Storage) Trim(slot paxos.Slot) error { return s.log.trim(min(slot, s.snaps.oldest())) }
+func (s *Storage) Trim(slot paxos.Slot) error { return s.log.Trim(min(slot, s.snaps.oldest())) }
 
 // ReadSnapshot implements StorageAPI.
 func (s *Storage) ReadSnapshot(slot paxos.Slot, offset int64, limit int) (*pb.SnapshotChunk, error) {
@@ -452,7 +410,7 @@ func (s *Storage) InstallSnapshot(meta *pb.SnapshotMeta, promised paxos.Ballot, 
 	if err != nil {
 		return fmt.Errorf("installing the snapshot of slot %d: %w", base, err)
 	}
-	if err := s.log.install(base, config, promised, entries); err != nil {
+	if err := s.log.Install(base, config, promised, entries); err != nil {
 		return err
 	}
 	return s.snaps.installed(base)
@@ -461,14 +419,7 @@ func (s *Storage) InstallSnapshot(meta *pb.SnapshotMeta, promised paxos.Ballot, 
 // Close implements StorageAPI. What was not synced is not durable.
 func (s *Storage) Close() error {
 	s.stop.Close()
-	// Wait for writers that are under way.
-	s.log.cutting.Lock()
-	defer s.log.cutting.Unlock()
-	s.log.writing.Lock()
-	defer s.log.writing.Unlock()
-	s.snaps.saving.Lock()
-	defer s.snaps.saving.Unlock()
-	err := errors.Join(s.snaps.close(), s.log.dropNext(), s.log.close())
+	err := errors.Join(s.snaps.close(), s.log.Close())
 	if s.release != nil {
 		err = errors.Join(err, s.release())
 		s.release = nil

@@ -1,4 +1,4 @@
-package replog
+package wal
 
 import (
 	"github.com/seed70370324/lockd/internal/invariant"
@@ -26,8 +26,8 @@ type flight struct {
 	placed []placement
 }
 
-// sync makes everything appended durable.
-func (w *wal) sync() error {
+// Sync makes everything appended durable.
+func (w *Log) Sync() error {
 	w.writing.Lock()
 	defer w.writing.Unlock()
 	if err := w.stop.Check(); err != nil {
@@ -36,10 +36,10 @@ func (w *wal) sync() error {
 	return w.flushPending()
 }
 
-// start begins what sync does as far as that need not wait for the disk; finish
+// Start begins what sync does as far as that need not wait for the disk; finish
 // does, or waits for, the rest. Nothing but read may be asked of the log between
 // them.
-func (w *wal) start() (begun bool, err error) {
+func (w *Log) Start() (begun bool, err error) {
 	w.writing.Lock()
 	defer w.writing.Unlock()
 	if err := w.stop.Check(); err != nil {
@@ -63,16 +63,29 @@ func (w *wal) start() (begun bool, err error) {
 	return begun, nil
 }
 
+// Await is for the goroutine that calls finish: see AsyncStorage.AwaitSync.
+func (w *Log) Await() bool {
+	f := w.asyncFile()
+	return f != nil && f.AwaitWriteSync()
+}
+
+// Wake makes an await return: see AsyncStorage.WakeSync.
+func (w *Log) Wake() {
+	if f := w.asyncFile(); f != nil {
+		f.WakeWriteSync()
+	}
+}
+
 // asyncFile is the active segment's file, if its flushes can be begun.
-func (w *wal) asyncFile() vfs.AsyncFile {
+func (w *Log) asyncFile() vfs.AsyncFile {
 	w.writing.Lock()
 	defer w.writing.Unlock()
 	f, _ := w.active.file.(vfs.AsyncFile)
 	return f
 }
 
-// finish ends what start has begun.
-func (w *wal) finish() error {
+// Finish ends what start has begun.
+func (w *Log) Finish() error {
 	w.writing.Lock()
 	defer w.writing.Unlock()
 	if f := w.flight.file; f != nil {
@@ -85,7 +98,7 @@ func (w *wal) finish() error {
 }
 
 // flushPending writes the pending records, and waits until they are durable.
-func (w *wal) flushPending() error {
+func (w *Log) flushPending() error {
 	invariant.Assert(w.flight.file == nil, "the log is to be flushed while a flush is under way")
 	if !w.flight.on {
 		if err := w.takeOff(); err != nil || !w.flight.on {
@@ -108,7 +121,7 @@ func (w *wal) flushPending() error {
 // whatever part of the write a power cut leaves, the last mark that it leaves
 // names what was durable before; and if one of two blocks that were written again
 // is lost as a whole, the other one tells that something was there.
-func (w *wal) takeOff() error {
+func (w *Log) takeOff() error {
 	invariant.Assert(!w.flight.on, "a flush of the log begins before the last one has ended")
 	if len(w.pending) == 0 {
 		return nil
@@ -147,7 +160,7 @@ func (w *wal) takeOff() error {
 }
 
 // land ends the flight. A write that failed is never tried again.
-func (w *wal) land(err error) error {
+func (w *Log) land(err error) error {
 	s, f := w.active, w.flight
 	w.flight = flight{}
 	if err != nil {
@@ -175,7 +188,7 @@ func (w *wal) land(err error) error {
 
 // place gives where n bytes of records go; 0: the segment has no room for them
 // and their mark.
-func (w *wal) place(n int64) (off int64) {
+func (w *Log) place(n int64) (off int64) {
 	s := w.active
 	if w.tail.open && s.end+n <= roundUp(s.end, blockBytes) {
 		return s.end
@@ -190,7 +203,7 @@ func (w *wal) place(n int64) (off int64) {
 // their flush and checksum. It is here that the log takes note of what they say:
 // the header of a segment that is begun for them must not, since they may be
 // lost while it is not.
-func (w *wal) seal(frames []byte, off int64) []placement {
+func (w *Log) seal(frames []byte, off int64) []placement {
 	placed := w.placed[:0]
 	for _, p := range w.pending {
 		frame := frames[p.start : p.start+p.size]
@@ -208,7 +221,7 @@ func (w *wal) seal(frames []byte, off int64) []placement {
 
 // imageOf gives n bytes to be filled, aligned in memory as direct writes want
 // it.
-func (w *wal) imageOf(n int) []byte {
+func (w *Log) imageOf(n int) []byte {
 	if cap(w.image) < n {
 		w.image = vfs.AlignedBytes(max(n, 16*blockBytes))
 	}

@@ -1,4 +1,4 @@
-package replog
+package wal
 
 import (
 	"errors"
@@ -25,7 +25,7 @@ type preparation struct {
 // prepareNext begins to prepare the next segment once half of the active one
 // is used, and hurries that on once three quarters are: the flush that begins the
 // next segment waits for what is missing then. writing is held.
-func (w *wal) prepareNext() {
+func (w *Log) prepareNext() {
 	s := w.active
 	b, ok := w.fs.(vfs.Background)
 	switch {
@@ -46,7 +46,7 @@ func (w *wal) prepareNext() {
 }
 
 // preallocated makes the file of a segment, durable but for its name.
-func (w *wal) preallocated(p *preparation) (vfs.File, error) {
+func (w *Log) preallocated(p *preparation) (vfs.File, error) {
 	f, err := w.fs.Create(segmentName(p.number) + ondisk.TempSuffix)
 	if err != nil {
 		return nil, err
@@ -67,7 +67,7 @@ func (w *wal) preallocated(p *preparation) (vfs.File, error) {
 
 // takeFile returns the file for a new segment: the prepared one, which it waits
 // for, or one that is made now. writing is held.
-func (w *wal) takeFile(number uint64) (vfs.File, error) {
+func (w *Log) takeFile(number uint64) (vfs.File, error) {
 	p := w.next
 	if p == nil {
 		return w.fs.Create(segmentName(number) + ondisk.TempSuffix)
@@ -85,7 +85,7 @@ func (w *wal) takeFile(number uint64) (vfs.File, error) {
 // createAgain makes the file whose preparation found no room. That was when the
 // present segment was half full, perhaps hours ago: what counts is the room there
 // is now. No part of the log is in the file that is removed.
-func (w *wal) createAgain(number uint64) (vfs.File, error) {
+func (w *Log) createAgain(number uint64) (vfs.File, error) {
 	name := segmentName(number) + ondisk.TempSuffix
 	if err := w.fs.Remove(name); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, err
@@ -107,14 +107,14 @@ func (p *preparation) hasten() {
 }
 
 // awaitNext waits for the end of the preparation.
-func (w *wal) awaitNext() {
+func (w *Log) awaitNext() {
 	w.next.hasten()
 	<-w.next.done
 	w.next = nil
 }
 
 // dropNext waits for the preparation and takes its file away; writing is held.
-func (w *wal) dropNext() error {
+func (w *Log) dropNext() error {
 	p := w.next
 	if p == nil {
 		return nil

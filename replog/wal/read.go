@@ -1,4 +1,4 @@
-package replog
+package wal
 
 import (
 	"cmp"
@@ -23,9 +23,16 @@ type run struct {
 	from, to paxos.Slot
 }
 
-// read gives chosen entries from slot from on. It holds mu only to look up
+// First returns the slot from which on every chosen one can be read.
+func (w *Log) First() paxos.Slot {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.first
+}
+
+// Read gives chosen entries from slot from on. It holds mu only to look up
 // where they are.
-func (w *wal) read(from paxos.Slot, limit int, chosen paxos.Slot) (entries []paxos.Entry, trimmed bool, err error) {
+func (w *Log) Read(from paxos.Slot, limit int, chosen paxos.Slot) (entries []paxos.Entry, trimmed bool, err error) {
 	if err := w.stop.Check(); err != nil {
 		return nil, false, err
 	}
@@ -97,7 +104,7 @@ func sortEntries(entries []paxos.Entry) {
 
 // lookUp finds the records that hold the slots from from on, as many as make
 // about limit bytes, and keeps their segments open until release.
-func (w *wal) lookUp(from paxos.Slot, limit int, chosen paxos.Slot) (runs []run, trimmed bool) {
+func (w *Log) lookUp(from paxos.Slot, limit int, chosen paxos.Slot) (runs []run, trimmed bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if from < w.first {
@@ -124,13 +131,13 @@ func (w *wal) lookUp(from paxos.Slot, limit int, chosen paxos.Slot) (runs []run,
 }
 
 // segmentOf finds a segment by number; mu is held.
-func (w *wal) segmentOf(number uint64) *segment {
+func (w *Log) segmentOf(number uint64) *segment {
 	i := int(number - w.segments[0].number)
 	invariant.Assert(i >= 0 && i < len(w.segments), "the index names segment %d, which is not there", number)
 	return w.segments[i]
 }
 
-func (w *wal) release(runs []run) {
+func (w *Log) release(runs []run) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for _, r := range runs {
@@ -140,8 +147,8 @@ func (w *wal) release(runs []run) {
 	}
 }
 
-// trim removes the segments that hold nothing above slot, oldest first.
-func (w *wal) trim(slot paxos.Slot) error {
+// Trim removes the segments that hold nothing above slot, oldest first.
+func (w *Log) Trim(slot paxos.Slot) error {
 	w.cutting.Lock()
 	defer w.cutting.Unlock()
 	if err := w.stop.Check(); err != nil {
@@ -158,7 +165,7 @@ func (w *wal) trim(slot paxos.Slot) error {
 }
 
 // cutFront takes the first n segments out of the list; mu is held.
-func (w *wal) cutFront(n int) []*segment {
+func (w *Log) cutFront(n int) []*segment {
 	gone := append([]*segment(nil), w.segments[:n]...)
 	w.segments = append([]*segment(nil), w.segments[n:]...)
 	for _, s := range gone {
@@ -170,7 +177,7 @@ func (w *wal) cutFront(n int) []*segment {
 
 // removeSegments removes files, oldest first, each durably before the next:
 // whatever a crash leaves is a row without a gap that ends with the newest.
-func (w *wal) removeSegments(gone []*segment) error {
+func (w *Log) removeSegments(gone []*segment) error {
 	for _, s := range gone {
 		name := segmentName(s.number)
 		if err := w.fs.Remove(name); err != nil {
@@ -192,7 +199,7 @@ func (w *wal) removeSegments(gone []*segment) error {
 	return nil
 }
 
-// install begins a segment behind a snapshot of slot base and then forgets
+// Install begins a segment behind a snapshot of slot base and then forgets
 // everything below it. What that means for records at or below base, those that
 // are there and those that come behind, stands in the headers of the new segment
 // and of all that follow it.
@@ -200,7 +207,7 @@ func (w *wal) removeSegments(gone []*segment) error {
 // Invariant: no accepted entry above the snapshot is forgotten. The new segment
 // holds the last record of each such slot, and is durable under its name
 // before an older segment goes.
-func (w *wal) install(base paxos.Slot, config *paxos.Configuration, promised paxos.Ballot, entries []paxos.Entry) error {
+func (w *Log) Install(base paxos.Slot, config *paxos.Configuration, promised paxos.Ballot, entries []paxos.Entry) error {
 	w.cutting.Lock()
 	defer w.cutting.Unlock()
 	w.writing.Lock()
@@ -248,7 +255,7 @@ func (w *wal) install(base paxos.Slot, config *paxos.Configuration, promised pax
 
 // keptAbove gives the entries above base that the log has, and of those given
 // the ones that it does not have or that are newer.
-func (w *wal) keptAbove(base paxos.Slot, given []paxos.Entry) ([]paxos.Entry, error) {
+func (w *Log) keptAbove(base paxos.Slot, given []paxos.Entry) ([]paxos.Entry, error) {
 	w.mu.Lock()
 	slots := w.index.above(base)
 	runs := make([]run, 0, len(slots))

@@ -1,4 +1,4 @@
-package replog
+package wal
 
 import (
 	"encoding/binary"
@@ -38,7 +38,7 @@ type segment struct {
 	start  int64  // of the first record
 	end    int64  // of the last one
 
-	// Guarded by wal.mu.
+	// Guarded by Log.mu.
 	min, max paxos.Slot // slots of its entries; max 0: none
 	refs     int        // reads under way
 	dropped  bool       // close when refs is 0

@@ -1,4 +1,4 @@
-package replog
+package wal
 
 import (
 	"errors"
@@ -12,19 +12,29 @@ import (
 
 	"github.com/seed70370324/lockd/paxos"
 	"github.com/seed70370324/lockd/replog/ondisk"
+	"github.com/seed70370324/lockd/replog/replogtest"
 	"github.com/seed70370324/lockd/replog/vfs"
 )
 
 // fillTo writes records until so much of the first segment is used.
-func fillTo(t *testing.T, st *Storage, last *paxos.Slot, part float64) {
+func fillTo(t *testing.T, w *Log, last *paxos.Slot, part float64) {
 	t.Helper()
-	for w := st.log; float64(w.active.end) < part*float64(w.active.size); {
+	for float64(w.active.end) < part*float64(w.active.size) {
 		*last++
 		r := &paxos.Record{Entries: []paxos.Entry{{Slot: *last, Value: paxos.Value{Kind: paxos.Batch, Commands: [][]byte{make([]byte, 100<<10)}}}}}
-		if err := errors.Join(st.Append([]*paxos.Record{r}), st.Sync()); err != nil {
+		if err := errors.Join(w.Append([]*paxos.Record{r}), w.Sync()); err != nil {
 			t.Fatal(err)
 		}
 	}
+}
+
+// testOptions are those of a log on fsys, which has its directory.
+func testOptions(t *testing.T, fsys vfs.FS, segmentBytes int64) Options {
+	t.Helper()
+	if err := fsys.MkdirAll(ondisk.LogDir); err != nil {
+		t.Fatal(err)
+	}
+	return Options{FS: fsys, Stop: &ondisk.FailStop{}, Identity: replogtest.ID, SegmentBytes: segmentBytes}
 }
 
 // TestPreparation: the next segment's file is begun at half of this one, hurried
@@ -37,21 +47,22 @@ func TestPreparation(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		o, err := Open(StorageOptions{FS: fsys, Cell: "demo", Replica: "n1", SegmentBytes: 8 << 20, NewIncarnation: func() uint64 { return 1 }})
+		options := testOptions(t, fsys, 8<<20)
+		w, err := Create(options)
 		if err != nil {
 			t.Fatal(err)
 		}
-		w := o.Storage.log
 		var last paxos.Slot
-		fillTo(t, o.Storage, &last, 0.4)
+		fillTo(t, w, &last, 0.4)
 		if w.next != nil {
 			t.Error("the next segment is begun too early")
 		}
-		fillTo(t, o.Storage, &last, until)
+		fillTo(t, w, &last, until)
 		if w.next == nil || w.next.hurried != (until > 0.75) {
 			t.Errorf("at %v of the segment the preparation is %+v", until, w.next)
 		}
-		if err := o.Storage.Close(); err != nil {
+		options.Stop.Close()
+		if err := w.Close(); err != nil {
 			t.Fatal(err)
 		}
 		if left, err := filepath.Glob(filepath.Join(dir, "log", "*"+ondisk.TempSuffix)); err != nil || len(left) > 0 {
@@ -110,15 +121,14 @@ func TestPreparationWithoutRoom(t *testing.T) {
 				t.Fatal(err)
 			}
 			fsys := &fullFS{OSFS: under, err: os.NewSyscallError("fallocate", tc.err)}
-			options := StorageOptions{FS: fsys, Cell: "demo", Replica: "n1", SegmentBytes: 1 << 20, NewIncarnation: func() uint64 { return 1 }}
-			o, err := Open(options)
+			options := testOptions(t, fsys, 1<<20)
+			w, err := Create(options)
 			if err != nil {
 				t.Fatal(err)
 			}
-			w := o.Storage.log
 			fsys.full.Store(true)
 			var last paxos.Slot
-			fillTo(t, o.Storage, &last, 0.6)
+			fillTo(t, w, &last, 0.6)
 			if w.next == nil {
 				t.Fatal("no segment is prepared")
 			}
@@ -130,26 +140,30 @@ func TestPreparationWithoutRoom(t *testing.T) {
 			for number := w.active.number; err == nil && w.active.number == number; {
 				last++
 				r := &paxos.Record{Entries: []paxos.Entry{{Slot: last, Value: paxos.Value{Kind: paxos.Batch, Commands: [][]byte{make([]byte, 100<<10)}}}}}
-				if err = o.Storage.Append([]*paxos.Record{r}); err == nil {
-					err = o.Storage.Sync()
+				if err = w.Append([]*paxos.Record{r}); err == nil {
+					err = w.Sync()
 				}
 			}
 			if !errors.Is(err, tc.want) {
 				t.Fatalf("the next segment: %v, want %v", err, tc.want)
 			}
-			if err := o.Storage.Close(); err != nil {
+			options.Stop.Close()
+			if err := w.Close(); err != nil {
 				t.Fatal(err)
 			}
 			if tc.want != nil {
 				return
 			}
-			if o, err = Open(options); err != nil {
+			options.Stop = &ondisk.FailStop{}
+			found, err := Read(options, 0)
+			if err != nil {
 				t.Fatal(err)
 			}
-			if got := o.Paxos.Entries; len(got) != int(last) {
+			if got := found.Sorted(); len(got) != int(last) {
 				t.Errorf("%d entries are in the log, %d were made durable", len(got), last)
 			}
-			if err := o.Storage.Close(); err != nil {
+			options.Stop.Close()
+			if err := found.Log().Close(); err != nil {
 				t.Fatal(err)
 			}
 		})

@@ -1,56 +1,16 @@
-package replog
+package wal
 
 import (
-	"bytes"
 	"errors"
-	"io/fs"
 	"slices"
 	"testing"
 
 	"pgregory.net/rapid"
 
 	"github.com/seed70370324/lockd/paxos"
-	"github.com/seed70370324/lockd/replog/codec"
 	"github.com/seed70370324/lockd/replog/ondisk"
-	"github.com/seed70370324/lockd/replog/pb"
-	"github.com/seed70370324/lockd/replog/vfs"
+	"github.com/seed70370324/lockd/replog/replogtest"
 )
-
-// bytesFile is a file for decoders to read; only appending writes are kept.
-type bytesFile struct{ b []byte }
-
-func (f *bytesFile) ReadAt(p []byte, off int64) (int, error) {
-	return bytes.NewReader(f.b).ReadAt(p, off)
-}
-
-func (f *bytesFile) WriteAt(p []byte, off int64) (int, error) {
-	if end := int(off) + len(p); end > len(f.b) {
-		f.b = append(f.b, make([]byte, end-len(f.b))...)
-	}
-	return copy(f.b[off:], p), nil
-}
-func (f *bytesFile) Size() (int64, error)      { return int64(len(f.b)), nil }
-func (f *bytesFile) Preallocate(n int64) error { _, err := f.WriteAt(nil, n); return err }
-func (f *bytesFile) Truncate(int64) error      { return errors.ErrUnsupported }
-func (f *bytesFile) Sync() error               { return nil }
-func (f *bytesFile) Close() error              { return nil }
-func (f *bytesFile) WriteSync(p []byte, off int64) error {
-	_, err := f.WriteAt(p, off)
-	return err
-}
-
-// oneFile is a file system for one small file.
-type oneFile struct{ f *bytesFile }
-
-func (o oneFile) Open(string) (vfs.File, error)   { return o.f, nil }
-func (o oneFile) Create(string) (vfs.File, error) { return o.f, nil }
-func (o oneFile) Rename(string, string) error     { return nil }
-func (o oneFile) Remove(string) error             { return fs.ErrNotExist }
-func (o oneFile) List(string) ([]string, error)   { return nil, nil }
-func (o oneFile) MkdirAll(string) error           { return nil }
-func (o oneFile) SyncDir(string) error            { return nil }
-
-var testID = &pb.Identity{Format: codec.FormatVersion, Cell: "demo", Replica: "n1", Incarnation: 42}
 
 // firstArea is where the records of a small segment begin: behind the header's
 // block and its marks.
@@ -58,8 +18,8 @@ const firstArea = 2 * blockBytes
 
 // testSegment gives the content of a segment with some records.
 func testSegment(tb testing.TB, slots int) []byte {
-	f := &bytesFile{}
-	w := &wal{fs: oneFile{f}, stop: &ondisk.FailStop{}, id: testID, segmentBytes: 2 * minSegment, index: newSlotIndex(), first: 1, flush: 1}
+	f := &replogtest.File{}
+	w := &Log{fs: replogtest.OneFile{F: f}, stop: &ondisk.FailStop{}, id: replogtest.ID, segmentBytes: 2 * minSegment, index: newSlotIndex(), first: 1, flush: 1}
 	if err := w.begin(0, nil); err != nil {
 		tb.Fatal(err)
 	}
@@ -68,11 +28,11 @@ func testSegment(tb testing.TB, slots int) []byte {
 			Slot: paxos.Slot(s + 1), Ballot: paxos.Ballot{Round: 2, Replica: 1},
 			Value: paxos.Value{Kind: paxos.Batch, Commands: [][]byte{[]byte("command")}},
 		}}}
-		if err := errors.Join(w.append([]*paxos.Record{r}), w.sync()); err != nil {
+		if err := errors.Join(w.Append([]*paxos.Record{r}), w.Sync()); err != nil {
 			tb.Fatal(err)
 		}
 	}
-	return f.b
+	return f.B
 }
 
 // What the index says is what a plain map would say.

@@ -1,4 +1,4 @@
-package replog
+package wal
 
 import (
 	"errors"
@@ -22,9 +22,9 @@ const (
 	tornKept   = 8 // copies of cut tails that are kept
 )
 
-// walFound is what reading the log gave; nothing is changed on disk yet.
-type walFound struct {
-	wal       *wal
+// Found is what reading the log gave; nothing is changed on disk yet.
+type Found struct {
+	wal       *Log
 	entries   map[paxos.Slot]paxos.Entry // last record of each slot above base
 	leftovers []string                   // temporary files of a crash
 	torn      tail
@@ -33,15 +33,15 @@ type walFound struct {
 	last      *scanned
 }
 
-// readLog reads all segments. base is a slot below which the entries' content
+// Read reads all segments. base is a slot below which the entries' content
 // is not wanted.
-func readLog(fsys vfs.FS, stop *ondisk.FailStop, id *pb.Identity, segmentBytes int64, base paxos.Slot) (*walFound, error) {
-	names, err := fsys.List(ondisk.LogDir)
+func Read(o Options, base paxos.Slot) (*Found, error) {
+	names, err := o.FS.List(ondisk.LogDir)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, fmt.Errorf("reading the directory %s: %w", ondisk.LogDir, err)
 	}
-	found := &walFound{
-		wal:     &wal{fs: fsys, stop: stop, id: id, segmentBytes: segmentBytes, index: newSlotIndex()},
+	found := &Found{
+		wal:     newLog(o),
 		entries: map[paxos.Slot]paxos.Entry{},
 	}
 	var numbers []uint64
@@ -63,12 +63,55 @@ func readLog(fsys vfs.FS, stop *ondisk.FailStop, id *pb.Identity, segmentBytes i
 		}
 	}
 	if err := found.readSegments(numbers, base); err != nil {
-		return nil, errors.Join(err, found.wal.close())
+		return nil, errors.Join(err, found.wal.Close())
 	}
 	return found, nil
 }
 
-func (f *walFound) readSegments(numbers []uint64, base paxos.Slot) error {
+// Log returns the log, which repair makes fit for use.
+func (f *Found) Log() *Log { return f.wal }
+
+// Promised returns the highest promise in the log.
+func (f *Found) Promised() paxos.Ballot { return f.wal.facts.promised }
+
+// Chosen returns the highest slot up to which all is known to be chosen.
+func (f *Found) Chosen() paxos.Slot { return f.wal.facts.chosen }
+
+// Installed returns the slot of the last snapshot that took the log's place, 0 if
+// none did.
+func (f *Found) Installed() paxos.Slot { return f.wal.facts.installed }
+
+// Configuration returns the newest chosen configuration, nil if there is none.
+func (f *Found) Configuration() *paxos.Configuration { return f.wal.facts.config }
+
+// Start returns the number and name of the first segment, and where its records
+// begin.
+func (f *Found) Start() (number uint64, file string, offset int64) {
+	s := f.wal.segments[0]
+	return s.number, segmentName(s.number), s.start
+}
+
+// Has reports whether a slot above base has a record.
+func (f *Found) Has(slot paxos.Slot) bool {
+	_, ok := f.entries[slot]
+	return ok
+}
+
+// Settle has the log know that all up to base is chosen, since a snapshot holds it.
+func (f *Found) Settle(base paxos.Slot) {
+	f.wal.facts.settle(base)
+	f.wal.first = f.wal.index.lowest(f.wal.facts.chosen)
+}
+
+// TakeConfiguration takes the configuration of a snapshot of slot base, unless the
+// log has a newer one.
+func (f *Found) TakeConfiguration(c *paxos.Configuration, base paxos.Slot) {
+	if c != nil && f.wal.facts.configSlot <= base {
+		f.wal.facts.config, f.wal.facts.configSlot = c, base
+	}
+}
+
+func (f *Found) readSegments(numbers []uint64, base paxos.Slot) error {
 	w := f.wal
 	for _, n := range numbers {
 		file, err := w.fs.Open(segmentName(n))
@@ -100,7 +143,7 @@ func (f *walFound) readSegments(numbers []uint64, base paxos.Slot) error {
 // last: in segments that a crash kept from being removed, and in records that
 // came behind the installation from a leader of old. It need not be what was
 // chosen there.
-func (f *walFound) replaced() {
+func (f *Found) replaced() {
 	at := f.wal.facts.installed
 	if invariant.Planted(invariant.BelievesBelowInstalled) {
 		return
@@ -109,7 +152,7 @@ func (f *walFound) replaced() {
 	maps.DeleteFunc(f.entries, func(slot paxos.Slot, _ paxos.Entry) bool { return slot <= at })
 }
 
-func (f *walFound) take(s *segment, r *paxos.Record, at location, base paxos.Slot) {
+func (f *Found) take(s *segment, r *paxos.Record, at location, base paxos.Slot) {
 	f.wal.facts.take(r)
 	f.wal.note(s, r.Entries, at)
 	for _, e := range r.Entries {
@@ -120,7 +163,7 @@ func (f *walFound) take(s *segment, r *paxos.Record, at location, base paxos.Slo
 }
 
 // takeHeader takes what a header knows, before the segment's records.
-func (f *walFound) takeHeader(h *pb.SegmentHeader) error {
+func (f *Found) takeHeader(h *pb.SegmentHeader) error {
 	facts := &f.wal.facts
 	if b := codec.DecodeBallot(h.Promised); facts.promised.Less(b) {
 		facts.promised = b
@@ -138,7 +181,7 @@ func (f *walFound) takeHeader(h *pb.SegmentHeader) error {
 }
 
 // readEnd judges what stands behind the last record.
-func (f *walFound) readEnd() error {
+func (f *Found) readEnd() error {
 	w := f.wal
 	active := w.segments[len(w.segments)-1]
 	next, bad, err := f.last.successor(active.file)
@@ -162,10 +205,10 @@ func (f *walFound) readEnd() error {
 	return nil
 }
 
-// repair cleans up behind a crash, once everything has been checked: it removes
+// Repair cleans up behind a crash, once everything has been checked: it removes
 // temporary files, cuts a torn tail, and makes durable what was found (it may
 // have been in the page cache only, if just the process died).
-func (f *walFound) repair() (notes []string, err error) {
+func (f *Found) Repair() (notes []string, err error) {
 	w := f.wal
 	for _, name := range f.leftovers {
 		if err := w.fs.Remove(name); err != nil {
@@ -199,7 +242,7 @@ func (f *walFound) repair() (notes []string, err error) {
 // noteSuccessor has the last segment but one say that the last one stands: a
 // crash may have come between the two, or the kernel may show what it never
 // wrote.
-func (f *walFound) noteSuccessor() error {
+func (f *Found) noteSuccessor() error {
 	w := f.wal
 	if len(w.segments) < 2 {
 		return nil
@@ -219,7 +262,7 @@ func (f *walFound) noteSuccessor() error {
 // that names all that was found, and makes both durable. If an earlier process
 // stopped because an fsync had failed, the kernel may show these bytes from its
 // cache, take them for written, and never write them.
-func (f *walFound) writeAgain() error {
+func (f *Found) writeAgain() error {
 	w := f.wal
 	s, best := w.active, f.last.best
 	fail := func(err error) error {
@@ -261,7 +304,7 @@ func (f *walFound) writeAgain() error {
 
 // cutTail overwrites a torn tail with zeros, durably, before anything new can
 // be written there. A copy is kept.
-func (f *walFound) cutTail() (note string, err error) {
+func (f *Found) cutTail() (note string, err error) {
 	s := f.wal.active
 	name := segmentName(s.number)
 	n := f.torn.last - s.end
@@ -292,7 +335,7 @@ func (f *walFound) cutTail() (note string, err error) {
 }
 
 // copyTail keeps the torn bytes for whoever wants to look at them.
-func (f *walFound) copyTail() (name string, err error) {
+func (f *Found) copyTail() (name string, err error) {
 	s, fsys := f.wal.active, f.wal.fs
 	if err := fsys.MkdirAll(tornDir); err != nil {
 		return "", err
@@ -336,12 +379,52 @@ func (f *walFound) copyTail() (name string, err error) {
 	return copied, errors.Join(fsys.SyncDir(tornDir), fsys.SyncDir(""))
 }
 
-// sorted gives the last record of each slot, ascending.
-func (f *walFound) sorted() []paxos.Entry {
+// Sorted gives the last record of each slot, ascending.
+func (f *Found) Sorted() []paxos.Entry {
 	slots := slices.Sorted(maps.Keys(f.entries))
 	out := make([]paxos.Entry, len(slots))
 	for i, slot := range slots {
 		out[i] = f.entries[slot]
 	}
 	return out
+}
+
+// Unused reports whether the file is the first segment, under its
+// temporary or final name, with nothing written behind its header.
+func Unused(fsys vfs.FS, name string) (unused bool, err error) {
+	if name == segmentName(1)+ondisk.TempSuffix {
+		return true, nil
+	}
+	if name != segmentName(1) {
+		return false, nil
+	}
+	f, err := fsys.Open(name)
+	if err != nil {
+		return false, fmt.Errorf("opening %s: %w", name, err)
+	}
+	defer func() { err = errors.Join(err, f.Close()) }()
+	size, err := f.Size()
+	if err != nil {
+		return false, fmt.Errorf("size of %s: %w", name, err)
+	}
+	w := &ondisk.Window{F: f, Size: size}
+	h, n, err := readHeader(w, 1)
+	if ondisk.IsBadFrame(err) {
+		return false, nil
+	} else if err != nil {
+		return false, fmt.Errorf("reading %s: %w", name, err)
+	}
+	if size != h.Size || size < 3*blockBytes {
+		return false, nil
+	}
+	s := &scanned{header: h, size: size - blockBytes, seed: ondisk.FrameSeed(h.Incarnation, 1), end: int64(n)}
+	t, err := s.readTail(f)
+	if err != nil {
+		return false, fmt.Errorf("reading %s: %w", name, err)
+	}
+	next, bad, err := s.successor(f)
+	if err != nil {
+		return false, fmt.Errorf("reading %s: %w", name, err)
+	}
+	return !t.dirty && next == 0 && !bad, nil
 }

@@ -1,11 +1,9 @@
-package replog
+package wal
 
 import (
 	"bytes"
-	"errors"
 	"reflect"
 	"slices"
-	"strings"
 	"testing"
 
 	"google.golang.org/protobuf/proto"
@@ -15,18 +13,8 @@ import (
 	"github.com/seed70370324/lockd/replog/codec"
 	"github.com/seed70370324/lockd/replog/ondisk"
 	"github.com/seed70370324/lockd/replog/pb"
+	"github.com/seed70370324/lockd/replog/replogtest"
 )
-
-// typed demands an error that says what is wrong with a file in a way that its
-// caller can decide upon.
-func typed(t *testing.T, err error) {
-	t.Helper()
-	var damaged *ondisk.DamagedError
-	var foreign *ondisk.ForeignError
-	if !errors.As(err, &damaged) && !errors.As(err, &foreign) && !strings.Contains(err.Error(), "this version of lockd") {
-		t.Fatalf("an error of no known kind: %v", err)
-	}
-}
 
 func anyHeader(*pb.SegmentHeader) error { return nil }
 
@@ -52,14 +40,14 @@ func FuzzSegment(f *testing.F) {
 	seed("empty", testSegment(f, 0))
 	f.Fuzz(func(t *testing.T, used []byte) {
 		content := segmentOf(used)
-		file := &bytesFile{content}
+		file := &replogtest.File{B: content}
 		var s *scanned
 		var err error
 		fuzzing.Bounded(t, 16*uint64(len(content))+1<<20, func() {
-			s, err = scanSegment(file, 1, testID, anyHeader, func(*paxos.Record, location) error { return nil })
+			s, err = scanSegment(file, 1, replogtest.ID, anyHeader, func(*paxos.Record, location) error { return nil })
 		})
 		if err != nil {
-			typed(t, err)
+			replogtest.Typed(t, err)
 			return
 		}
 		if s.end < s.start || s.end > int64(len(content)) {
@@ -74,7 +62,7 @@ func FuzzSegment(f *testing.F) {
 			t.Fatalf("cut from %d to %d, %v", s.end, tail.last, err)
 		}
 		if err != nil {
-			typed(t, err)
+			replogtest.Typed(t, err)
 		}
 	})
 }
@@ -96,9 +84,9 @@ func FuzzSegmentDamage(f *testing.F) {
 	f.Fuzz(func(t *testing.T, writes []byte, lost uint32, damage []byte) {
 		l := writeFuzzed(t, writes)
 		// The last flush never ended: of what it wrote, some sectors are lost.
-		before, whole, unmarked := slices.Clone(l.file.b), len(l.written), false
+		before, whole, unmarked := slices.Clone(l.file.B), len(l.written), false
 		if whole > l.flushed {
-			if err := l.w.sync(); err != nil {
+			if err := l.w.Sync(); err != nil {
 				t.Fatal(err)
 			}
 			unmarked = l.lose(before, lost)
@@ -106,7 +94,7 @@ func FuzzSegmentDamage(f *testing.F) {
 		marks, covered := l.spoil(damage)
 
 		read := 0
-		s, err := scanSegment(l.file, 1, testID, anyHeader, func(r *paxos.Record, _ location) error {
+		s, err := scanSegment(l.file, 1, replogtest.ID, anyHeader, func(r *paxos.Record, _ location) error {
 			if read >= len(l.written) || !reflect.DeepEqual(*r, l.written[read]) {
 				t.Fatalf("record %d was never written: %+v", read, r)
 			}
@@ -122,7 +110,7 @@ func FuzzSegmentDamage(f *testing.F) {
 			cut, err = s.judge(tail)
 		}
 		if err != nil {
-			typed(t, err)
+			replogtest.Typed(t, err)
 			if !marks && !covered && (unmarked || whole == l.flushed) {
 				t.Fatalf("what no flush covered is spoiled, and the replica does not start: %v", err)
 			}
@@ -136,8 +124,8 @@ func FuzzSegmentDamage(f *testing.F) {
 
 // fuzzedLog is a segment that was written, and what was written.
 type fuzzedLog struct {
-	file       *bytesFile
-	w          *wal
+	file       *replogtest.File
+	w          *Log
 	written    []paxos.Record
 	flushed    int            // so many of them
 	flushedEnd int64          // and so many bytes
@@ -147,8 +135,8 @@ type fuzzedLog struct {
 // writeFuzzed writes a record for each byte: its length, and whether it is
 // flushed.
 func writeFuzzed(t *testing.T, writes []byte) *fuzzedLog {
-	l := &fuzzedLog{file: &bytesFile{}, marks: map[int64]bool{}}
-	l.w = &wal{fs: oneFile{l.file}, stop: &ondisk.FailStop{}, id: testID, segmentBytes: 16 * minSegment, index: newSlotIndex(), first: 1, flush: 1}
+	l := &fuzzedLog{file: &replogtest.File{}, marks: map[int64]bool{}}
+	l.w = &Log{fs: replogtest.OneFile{F: l.file}, stop: &ondisk.FailStop{}, id: replogtest.ID, segmentBytes: 16 * minSegment, index: newSlotIndex(), first: 1, flush: 1}
 	if err := l.w.begin(0, nil); err != nil {
 		t.Fatal(err)
 	}
@@ -159,12 +147,12 @@ func writeFuzzed(t *testing.T, writes []byte) *fuzzedLog {
 			Slot: paxos.Slot(i + 1), Ballot: paxos.Ballot{Round: 2, Replica: 1},
 			Value: paxos.Value{Kind: paxos.Batch, Commands: [][]byte{bytes.Repeat([]byte{b}, 8*int(b&127)+1)}},
 		}}}
-		if err := l.w.append([]*paxos.Record{&r}); err != nil {
+		if err := l.w.Append([]*paxos.Record{&r}); err != nil {
 			t.Fatal(err)
 		}
 		l.written = append(l.written, r)
 		if b >= 128 {
-			if err := l.w.sync(); err != nil {
+			if err := l.w.Sync(); err != nil {
 				t.Fatal(err)
 			}
 			l.flushed, l.flushedEnd = len(l.written), l.w.active.end
@@ -181,7 +169,7 @@ func (l *fuzzedLog) lose(before []byte, lost uint32) (unmarked bool) {
 	newest := l.w.tail.newest
 	l.marks[newest.at] = true
 	for at, n := 0, 0; at < len(before); at += sector {
-		now, was := l.file.b[at:at+sector], before[at:at+sector]
+		now, was := l.file.B[at:at+sector], before[at:at+sector]
 		if bytes.Equal(now, was) {
 			continue
 		}
@@ -198,7 +186,7 @@ func (l *fuzzedLog) lose(before []byte, lost uint32) (unmarked bool) {
 // length. It tells whether anything that changed lies in the blocks of marks, or
 // in what was flushed.
 func (l *fuzzedLog) spoil(damage []byte) (marks, covered bool) {
-	content := l.file.b
+	content := l.file.B
 	for len(damage) >= 4 {
 		at := (int(damage[0])<<8 + int(damage[1])) % len(content)
 		for n := range int(damage[3]) + 1 {
@@ -243,14 +231,14 @@ func FuzzSegmentHeader(f *testing.F) {
 		Config: codec.EncodeConfiguration(&paxos.Configuration{Cell: "demo", Members: []paxos.Member{{ID: 1, Name: "n1", Voter: true}}})}))
 	f.Fuzz(func(t *testing.T, payload []byte) {
 		content := segmentOf(ondisk.AppendFrame(nil, headerSeed(1), 0, ondisk.FrameSegment, 0, payload))
-		s, err := scanSegment(&bytesFile{content}, 1, testID, anyHeader, func(*paxos.Record, location) error { return nil })
+		s, err := scanSegment(&replogtest.File{B: content}, 1, replogtest.ID, anyHeader, func(*paxos.Record, location) error { return nil })
 		if err != nil {
-			typed(t, err)
+			replogtest.Typed(t, err)
 			return
 		}
-		found := &walFound{wal: &wal{}}
+		found := &Found{wal: &Log{}}
 		if err := found.takeHeader(s.header); err != nil {
-			typed(t, err)
+			replogtest.Typed(t, err)
 			return
 		}
 		facts := found.wal.facts
@@ -312,7 +300,7 @@ func FuzzLogRecord(f *testing.F) {
 			r, err = decodeRecordFrame(ondisk.Frame{Kind: ondisk.FrameRecord, Payload: payload})
 		})
 		if err != nil {
-			typed(t, err)
+			replogtest.Typed(t, err)
 			return
 		}
 		b, err := proto.Marshal(codec.EncodeRecord(r))
@@ -322,28 +310,6 @@ func FuzzLogRecord(f *testing.F) {
 		again, err := decodeRecordFrame(ondisk.Frame{Kind: ondisk.FrameRecord, Payload: b})
 		if err != nil || !reflect.DeepEqual(r, again) {
 			t.Fatalf("%+v comes back as %+v, %v", r, again, err)
-		}
-	})
-}
-
-func FuzzIdentity(f *testing.F) {
-	good := encodeIdentity(testID)
-	fuzzing.Seed(f, "good", good)
-	fuzzing.Seed(f, "capitals", bytes.ToUpper(good))
-	fuzzing.Seed(f, "short", []byte("lockd-identity 1\n"))
-	f.Fuzz(func(t *testing.T, content []byte) {
-		id, err := decodeIdentity(content)
-		if err == nil && !bytes.Equal(encodeIdentity(id), content) {
-			t.Fatalf("%q was accepted, but is not what is written", content)
-		}
-		if _, err := readIdentity(oneFile{&bytesFile{content}}); err != nil {
-			typed(t, err)
-		}
-		// The input as names.
-		cell, replica, _ := bytes.Cut(content, []byte("\n"))
-		given := &pb.Identity{Format: codec.FormatVersion, Cell: string(cell), Replica: string(replica), Incarnation: uint64(len(content)), CellIdentity: 7}
-		if back, err := decodeIdentity(encodeIdentity(given)); err != nil || !proto.Equal(back, given) {
-			t.Fatalf("%v comes back as %v, %v", given, back, err)
 		}
 	})
 }

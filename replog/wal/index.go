@@ -1,4 +1,4 @@
-package replog
+package wal
 
 import (
 	"slices"

@@ -1,4 +1,4 @@
-package replog
+package wal
 
 import (
 	"errors"
@@ -22,8 +22,8 @@ import (
 // the last flush is a state that a crash may leave.
 const maxRecordPayload = 4 << 20
 
-// wal is the log: a row of segments, the last of which is written.
-type wal struct {
+// Log is the log: a row of segments, the last of which is written.
+type Log struct {
 	fs           vfs.FS
 	stop         *ondisk.FailStop
 	id           *pb.Identity
@@ -55,6 +55,32 @@ type wal struct {
 	// a restart.
 	first paxos.Slot
 }
+
+// Options say where a log is, and whose.
+type Options struct {
+	FS           vfs.FS
+	Stop         *ondisk.FailStop
+	Identity     *pb.Identity
+	SegmentBytes int64 // of a segment, as SegmentSize gives it
+}
+
+func newLog(o Options) *Log {
+	return &Log{fs: o.FS, stop: o.Stop, id: o.Identity, segmentBytes: o.SegmentBytes, index: newSlotIndex()}
+}
+
+// Create makes the first segment of a new log, in a directory that is there.
+func Create(o Options) (*Log, error) {
+	w := newLog(o)
+	w.first, w.flush = 1, 1
+	if err := w.begin(0, nil); err != nil {
+		return nil, err
+	}
+	return w, nil
+}
+
+// SegmentSize returns the size of the segments of a log that is asked for segments of
+// n bytes: whole blocks, and room for what each needs.
+func SegmentSize(n int64) int64 { return roundUp(max(n, minSegment), blockBytes) }
 
 // pendingRecord is a record whose frame stands in buf.
 type pendingRecord struct {
@@ -118,8 +144,8 @@ func (f *facts) settle(chosen paxos.Slot) {
 	f.open = kept
 }
 
-// append takes records for the next flush. sync writes them.
-func (w *wal) append(records []*paxos.Record) error {
+// Append takes records for the next flush. sync writes them.
+func (w *Log) Append(records []*paxos.Record) error {
 	w.writing.Lock()
 	defer w.writing.Unlock()
 	if err := w.stop.Check(); err != nil {
@@ -134,7 +160,7 @@ func (w *wal) append(records []*paxos.Record) error {
 }
 
 // encode puts a record into buf, divided if it is long.
-func (w *wal) encode(r *paxos.Record) error {
+func (w *Log) encode(r *paxos.Record) error {
 	for entries, last := range pieces(r.Entries) {
 		piece := paxos.Record{Promised: r.Promised, Entries: entries}
 		if last {
@@ -169,7 +195,7 @@ func pieces(entries []paxos.Entry) iter.Seq2[[]paxos.Entry, bool] {
 }
 
 // frame encodes one frame behind buf.
-func (w *wal) frame(r *paxos.Record) error {
+func (w *Log) frame(r *paxos.Record) error {
 	start := len(w.buf)
 	buf, err := appendMessage(ondisk.BeginFrame(w.buf), codec.EncodeRecord(r))
 	if err != nil {
@@ -192,7 +218,7 @@ func appendMessage(b []byte, m *pb.LogRecord) ([]byte, error) {
 }
 
 // note puts entries into the index; mu is held.
-func (w *wal) note(s *segment, entries []paxos.Entry, at location) {
+func (w *Log) note(s *segment, entries []paxos.Entry, at location) {
 	for i := range entries {
 		s.covers(entries[i].Slot)
 		w.index.set(entries[i].Slot, at)
@@ -205,7 +231,7 @@ func (w *wal) note(s *segment, entries []paxos.Entry, at location) {
 //
 // Invariant: before any flush in the new segment is reported, the segment before
 // says, durably, that the new one stands.
-func (w *wal) begin(room int64, first *paxos.Record) error {
+func (w *Log) begin(room int64, first *paxos.Record) error {
 	number := uint64(1)
 	h := w.header()
 	if w.active != nil {
@@ -232,7 +258,7 @@ func (w *wal) begin(room int64, first *paxos.Record) error {
 	return nil
 }
 
-func (w *wal) header() *pb.SegmentHeader {
+func (w *Log) header() *pb.SegmentHeader {
 	return &pb.SegmentHeader{
 		Format:      codec.FormatVersion,
 		Promised:    codec.EncodeBallot(w.facts.promised),
@@ -250,7 +276,7 @@ func (w *wal) header() *pb.SegmentHeader {
 // create makes a segment's file: complete under a temporary name, made
 // durable, renamed, and the name made durable. So a file under a segment's
 // name always has its header and its length, whenever the power goes.
-func (w *wal) create(h *pb.SegmentHeader, room int64, first *paxos.Record) (*segment, []placement, error) {
+func (w *Log) create(h *pb.SegmentHeader, room int64, first *paxos.Record) (*segment, []placement, error) {
 	s := &segment{number: h.Segment, seed: ondisk.FrameSeed(h.Incarnation, h.Segment)}
 	body, placed, err := w.firstRecords(h, first)
 	if err != nil {
@@ -293,7 +319,7 @@ func (w *wal) create(h *pb.SegmentHeader, room int64, first *paxos.Record) (*seg
 
 // firstRecords encodes the record that a segment begins with; the places in it
 // are relative until the header's length is known.
-func (w *wal) firstRecords(h *pb.SegmentHeader, first *paxos.Record) (body []byte, placed []placement, err error) {
+func (w *Log) firstRecords(h *pb.SegmentHeader, first *paxos.Record) (body []byte, placed []placement, err error) {
 	if first == nil {
 		return nil, nil, nil
 	}
@@ -319,7 +345,7 @@ func (w *wal) firstRecords(h *pb.SegmentHeader, first *paxos.Record) (body []byt
 
 // fill writes a new segment's content, with its first mark, and makes it
 // durable. No flush touches its blocks again.
-func (w *wal) fill(s *segment, content []byte, flush uint64) error {
+func (w *Log) fill(s *segment, content []byte, flush uint64) error {
 	if err := s.file.Preallocate(s.size); err != nil {
 		return err
 	}
@@ -344,7 +370,17 @@ func (w *wal) fill(s *segment, content []byte, flush uint64) error {
 	return nil
 }
 
-func (w *wal) close() error {
+// Close waits for writers that are under way, and gives back the files. The fail
+// stop is closed before, so that no other writer begins.
+func (w *Log) Close() error {
+	w.cutting.Lock()
+	defer w.cutting.Unlock()
+	w.writing.Lock()
+	defer w.writing.Unlock()
+	return errors.Join(w.dropNext(), w.closeFiles())
+}
+
+func (w *Log) closeFiles() error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	var err error
