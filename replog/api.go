@@ -6,13 +6,14 @@ import (
 
 	"github.com/seed70370324/lockd/paxos"
 	"github.com/seed70370324/lockd/replog/pb"
+	"github.com/seed70370324/lockd/replog/snapfile"
 	"github.com/seed70370324/lockd/replog/vfs"
 )
 
 // ---- the seams to the outside ----
 
 // StateMachine is what the log is for. All methods are called by the node's
-// Step except Decode and the writing of a Snapshot, which run beside it.
+// Step; the writing of a Snapshot runs beside it.
 type StateMachine interface {
 	// Apply takes a chosen entry; slots come in order without a gap.
 	Apply(e paxos.Entry)
@@ -27,9 +28,6 @@ type Snapshot interface {
 	WriteSnapshot(w io.Writer) error
 }
 
-// Decode reads what a Snapshot wrote. It has no side effect.
-type Decode func(r io.Reader) (state any, err error)
-
 // ---- what is on disk: one value, used by one goroutine at a time except
 // where it is said ----
 
@@ -39,7 +37,7 @@ type StorageOptions struct {
 	Cell         string
 	Replica      string
 	SegmentBytes int64 // default 64 MiB
-	Decode       Decode
+	Decode       snapfile.Decode
 	// NewIncarnation returns a random number (for an empty directory).
 	NewIncarnation func() uint64
 }

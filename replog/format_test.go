@@ -3,6 +3,7 @@ package replog
 import (
 	"bytes"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"strings"
@@ -14,6 +15,7 @@ import (
 	"github.com/seed70370324/lockd/replog/ondisk"
 	"github.com/seed70370324/lockd/replog/pb"
 	"github.com/seed70370324/lockd/replog/replogtest"
+	"github.com/seed70370324/lockd/replog/snapfile"
 	"github.com/seed70370324/lockd/replog/vfs"
 	"github.com/seed70370324/lockd/replog/wal"
 )
@@ -41,9 +43,9 @@ func TestOtherFormatsAreRefused(t *testing.T) {
 			return encodeIdentity(id), nil
 		},
 		segment: header,
-		snapshotName(5): func(format uint32) ([]byte, error) {
+		snapfile.Name(5): func(format uint32) ([]byte, error) {
 			f := &replogtest.File{}
-			_, err := writeSnapshot(f, &pb.SnapshotMeta{Format: format, Slot: 5, Cell: "demo"}, text("state"))
+			_, err := snapfile.Write(f, &pb.SnapshotMeta{Format: format, Slot: 5, Cell: "demo"}, textState("state"))
 			return f.B, err
 		},
 	} {
@@ -86,4 +88,12 @@ func TestOtherFormatsAreRefused(t *testing.T) {
 			}
 		}
 	}
+}
+
+// textState is a state that is its own snapshot.
+type textState string
+
+func (s textState) WriteSnapshot(w io.Writer) error {
+	_, err := io.WriteString(w, string(s))
+	return err
 }

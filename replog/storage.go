@@ -12,6 +12,7 @@ import (
 	"github.com/seed70370324/lockd/replog/codec"
 	"github.com/seed70370324/lockd/replog/ondisk"
 	"github.com/seed70370324/lockd/replog/pb"
+	"github.com/seed70370324/lockd/replog/snapfile"
 	"github.com/seed70370324/lockd/replog/vfs"
 	"github.com/seed70370324/lockd/replog/wal"
 )
@@ -30,7 +31,7 @@ type Storage struct {
 	stop    ondisk.FailStop
 	release func() error
 	log     *wal.Log
-	snaps   *snapshots
+	snaps   *snapfile.Store
 
 	identity sync.Mutex
 	id       *pb.Identity
@@ -110,11 +111,11 @@ func open(o *StorageOptions) (*Opened, error) {
 			FoundIncarnation: id.Incarnation, Wanted: id.Incarnation}
 	}
 	s := &Storage{fs: o.FS, id: id}
-	snaps, err := readSnapshots(o.FS, id)
+	snaps, err := snapfile.Read(o.FS, id)
 	if err != nil {
 		return nil, err
 	}
-	log, err := wal.Read(s.logOptions(o), snaps.base())
+	log, err := wal.Read(s.logOptions(o), snaps.Base())
 	if err != nil {
 		return nil, err
 	}
@@ -127,8 +128,8 @@ func open(o *StorageOptions) (*Opened, error) {
 
 // restore checks that snapshot and log go together, then cleans up and gives
 // what was found.
-func (s *Storage) restore(o *StorageOptions, snaps *snapshotsFound, log *wal.Found) (*Opened, error) {
-	base := snaps.base()
+func (s *Storage) restore(o *StorageOptions, snaps *snapfile.Found, log *wal.Found) (*Opened, error) {
+	base := snaps.Base()
 	// A replica's own snapshots are never ahead of its log (Node.save): this one
 	// was received, and it has not come to its installation. What the log holds
 	// below its slot need not be what was chosen there.
@@ -141,11 +142,11 @@ func (s *Storage) restore(o *StorageOptions, snaps *snapshotsFound, log *wal.Fou
 	var c *paxos.Configuration
 	if base > 0 {
 		var err error
-		if c, err = codec.DecodeConfiguration(snaps.newest.Config); err != nil {
-			return nil, &ondisk.DamagedError{File: snapshotName(base), What: err.Error()}
+		if c, err = codec.DecodeConfiguration(snaps.Newest.Config); err != nil {
+			return nil, &ondisk.DamagedError{File: snapfile.Name(base), What: err.Error()}
 		}
 		log.TakeConfiguration(c, base)
-		if opened.State, err = snaps.load(o.FS, o.Decode); err != nil {
+		if opened.State, err = snaps.Load(o.FS, o.Decode); err != nil {
 			return nil, err
 		}
 	}
@@ -154,10 +155,10 @@ func (s *Storage) restore(o *StorageOptions, snaps *snapshotsFound, log *wal.Fou
 		return nil, err
 	}
 	s.log = log.Log()
-	s.snaps = &snapshots{fs: o.FS, stop: &s.stop, id: s.id, decode: o.Decode, cellIdentity: s.cellIdentity, kept: snaps.good}
+	s.snaps = snapfile.New(s.snapOptions(o), snaps.Good)
 	if installed := log.Installed(); installed > 0 {
 		// A crash may have kept the installation from removing older ones.
-		if err := s.snaps.installed(installed); err != nil {
+		if err := s.snaps.Installed(installed); err != nil {
 			return nil, err
 		}
 	}
@@ -165,7 +166,7 @@ func (s *Storage) restore(o *StorageOptions, snaps *snapshotsFound, log *wal.Fou
 		if err := s.log.Install(base, c, log.Promised(), nil); err != nil {
 			return nil, err
 		}
-		if err := s.snaps.installed(base); err != nil {
+		if err := s.snaps.Installed(base); err != nil {
 			return nil, err
 		}
 		notes = append(notes, fmt.Sprintf("the snapshot of slot %d was received and not installed before an earlier stop: it has taken the log's place", base))
@@ -186,29 +187,33 @@ func (s *Storage) logOptions(o *StorageOptions) wal.Options {
 	return wal.Options{FS: o.FS, Stop: &s.stop, Identity: s.id, SegmentBytes: o.SegmentBytes}
 }
 
+func (s *Storage) snapOptions(o *StorageOptions) snapfile.Options {
+	return snapfile.Options{FS: o.FS, Stop: &s.stop, Identity: s.id, Decode: o.Decode, CellIdentity: s.cellIdentity}
+}
+
 // checkWhole finds out whether the state can be made again from the newest
 // good snapshot and the log: every slot above it that is known to be chosen
 // must have a record.
-func checkWhole(snaps *snapshotsFound, log *wal.Found) error {
-	base, installed := snaps.base(), log.Installed()
+func checkWhole(snaps *snapfile.Found, log *wal.Found) error {
+	base, installed := snaps.Base(), log.Installed()
 	number, file, offset := log.Start()
 	if base < installed {
-		if len(snaps.damaged) > 0 {
-			return snaps.damage[len(snaps.damage)-1]
+		if len(snaps.Damage) > 0 {
+			return snaps.Damage[len(snaps.Damage)-1]
 		}
-		return &ondisk.DamagedError{File: snapshotName(installed), What: "this snapshot, which took the log's place up to its slot, is missing"}
+		return &ondisk.DamagedError{File: snapfile.Name(installed), What: "this snapshot, which took the log's place up to its slot, is missing"}
 	}
 	// Without any good snapshot the log alone will do only if it goes back to
 	// the beginning; and two bad snapshots are a disk that is not to be trusted.
-	if len(snaps.good) == 0 && (len(snaps.damaged) > 1 || len(snaps.damaged) == 1 && number != 1) {
-		return snaps.damage[len(snaps.damage)-1]
+	if len(snaps.Good) == 0 && (len(snaps.Damage) > 1 || len(snaps.Damage) == 1 && number != 1) {
+		return snaps.Damage[len(snaps.Damage)-1]
 	}
 	for slot := base + 1; slot <= log.Chosen(); slot++ {
 		if log.Has(slot) {
 			continue
 		}
-		if len(snaps.damaged) > 0 {
-			return snaps.damage[len(snaps.damage)-1]
+		if len(snaps.Damage) > 0 {
+			return snaps.Damage[len(snaps.Damage)-1]
 		}
 		return &ondisk.DamagedError{
 			File: file, Offset: offset,
@@ -220,7 +225,7 @@ func checkWhole(snaps *snapshotsFound, log *wal.Found) error {
 }
 
 // repair is the first thing that changes the disk.
-func (s *Storage) repair(snaps *snapshotsFound, log *wal.Found) (notes []string, err error) {
+func (s *Storage) repair(snaps *snapfile.Found, log *wal.Found) (notes []string, err error) {
 	err = s.fs.Remove(ondisk.IdentityName + ondisk.TempSuffix)
 	if err == nil {
 		notes = append(notes, "removed "+ondisk.IdentityName+ondisk.TempSuffix+", left by an earlier stop")
@@ -230,7 +235,7 @@ func (s *Storage) repair(snaps *snapshotsFound, log *wal.Found) (notes []string,
 	if err := s.fs.SyncDir(""); err != nil {
 		return nil, fmt.Errorf("making the data directory durable: %w", err)
 	}
-	more, err := snaps.repair(s.fs)
+	more, err := snaps.Repair(s.fs)
 	if err != nil {
 		return nil, err
 	}
@@ -260,7 +265,7 @@ func create(o *StorageOptions) (*Opened, error) {
 	if err := o.FS.SyncDir(""); err != nil {
 		return nil, fmt.Errorf("making the data directory durable: %w", err)
 	}
-	s.snaps = &snapshots{fs: o.FS, stop: &s.stop, id: id, decode: o.Decode, cellIdentity: s.cellIdentity}
+	s.snaps = snapfile.New(s.snapOptions(o), nil)
 	if s.log, err = wal.Create(s.logOptions(o)); err != nil {
 		return nil, err
 	}
@@ -383,27 +388,27 @@ func (s *Storage) SaveSnapshot(meta *pb.SnapshotMeta, snap Snapshot) error {
 	if m.Cell == "" {
 		m.Cell = s.id.Cell
 	}
-	return s.snaps.save(m, snap)
+	return s.snaps.Save(m, snap)
 }
 
 // Trim implements StorageAPI. It never removes what would be needed to go on
 // from the older of the two snapshots, whatever slot says.
-func (s *Storage) Trim(slot paxos.Slot) error { return s.log.Trim(min(slot, s.snaps.oldest())) }
+func (s *Storage) Trim(slot paxos.Slot) error { return s.log.Trim(min(slot, s.snaps.Oldest())) }
 
 // ReadSnapshot implements StorageAPI.
 func (s *Storage) ReadSnapshot(slot paxos.Slot, offset int64, limit int) (*pb.SnapshotChunk, error) {
-	return s.snaps.read(slot, offset, limit)
+	return s.snaps.Read(slot, offset, limit)
 }
 
 // ReceiveSnapshot implements StorageAPI.
 func (s *Storage) ReceiveSnapshot(c *pb.SnapshotChunk) (*pb.SnapshotMeta, any, error) {
-	return s.snaps.receive(c)
+	return s.snaps.Receive(c)
 }
 
 // InstallSnapshot implements StorageAPI.
 func (s *Storage) InstallSnapshot(meta *pb.SnapshotMeta, promised paxos.Ballot, entries []paxos.Entry) error {
 	base := paxos.Slot(meta.GetSlot())
-	if newest := s.snaps.newest(); base == 0 || base != newest {
+	if newest := s.snaps.Newest(); base == 0 || base != newest {
 		return fmt.Errorf("installing the snapshot of slot %d: the newest one here is that of slot %d", base, newest)
 	}
 	config, err := codec.DecodeConfiguration(meta.Config)
@@ -413,13 +418,13 @@ func (s *Storage) InstallSnapshot(meta *pb.SnapshotMeta, promised paxos.Ballot, 
 	if err := s.log.Install(base, config, promised, entries); err != nil {
 		return err
 	}
-	return s.snaps.installed(base)
+	return s.snaps.Installed(base)
 }
 
 // Close implements StorageAPI. What was not synced is not durable.
 func (s *Storage) Close() error {
 	s.stop.Close()
-	err := errors.Join(s.snaps.close(), s.log.Close())
+	err := errors.Join(s.snaps.Close(), s.log.Close())
 	if s.release != nil {
 		err = errors.Join(err, s.release())
 		s.release = nil

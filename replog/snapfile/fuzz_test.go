@@ -1,4 +1,4 @@
-package replog
+package snapfile
 
 import (
 	"bytes"
@@ -28,7 +28,7 @@ func (s text) WriteSnapshot(w io.Writer) error {
 
 func snapshotFile(tb testing.TB, s Snapshot) []byte {
 	file := &replogtest.File{}
-	if _, err := writeSnapshot(file, &pb.SnapshotMeta{Format: codec.FormatVersion, Slot: 3, Cell: "demo"}, s); err != nil {
+	if _, err := Write(file, &pb.SnapshotMeta{Format: codec.FormatVersion, Slot: 3, Cell: "demo"}, s); err != nil {
 		tb.Fatal(err)
 	}
 	return file.B
@@ -164,7 +164,7 @@ func FuzzSnapshotReceive(f *testing.F) {
 	fuzzing.Seed(f, "again", append(step(0, 0, 1000), append(step(0, 500, 1000), step(0, 1500, 60000)...)...))
 	f.Fuzz(func(t *testing.T, steps []byte) {
 		fsys := &memoryFiles{files: map[string]*replogtest.File{}}
-		s := &snapshots{fs: fsys, stop: &ondisk.FailStop{}, id: replogtest.ID, cellIdentity: func() uint64 { return 0 },
+		s := &Store{fs: fsys, stop: &ondisk.FailStop{}, id: replogtest.ID, cellIdentity: func() uint64 { return 0 },
 			decode: func(r io.Reader) (any, error) {
 				b, err := io.ReadAll(io.LimitReader(r, 1<<20))
 				return string(b), err
@@ -188,7 +188,7 @@ func FuzzSnapshotReceive(f *testing.F) {
 			case 5:
 				c.Gone = true
 			}
-			meta, state, err := s.receive(c)
+			meta, state, err := s.Receive(c)
 			if err == nil && meta == nil {
 				continue
 			}
@@ -196,7 +196,7 @@ func FuzzSnapshotReceive(f *testing.F) {
 				t.Fatalf("received %v, %.20q, %v", meta, state, err)
 			}
 			if err == nil {
-				if f := fsys.files[snapshotName(paxos.Slot(meta.Slot))]; f == nil || !bytes.Equal(f.B, good) {
+				if f := fsys.files[Name(paxos.Slot(meta.Slot))]; f == nil || !bytes.Equal(f.B, good) {
 					t.Fatal("what was received is not what is kept")
 				}
 			}

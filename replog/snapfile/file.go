@@ -1,4 +1,4 @@
-package replog
+package snapfile
 
 import (
 	"bufio"
@@ -28,7 +28,8 @@ const (
 	maxSnapshotMeta = 1 << 20
 )
 
-func snapshotName(slot paxos.Slot) string {
+// Name returns the name of the file of the snapshot of a slot.
+func Name(slot paxos.Slot) string {
 	return fmt.Sprintf("%s/%016d%s", ondisk.SnapDir, uint64(slot), ondisk.SnapSuffix)
 }
 
@@ -134,9 +135,9 @@ var decompressors = sync.Pool{New: func() any {
 	return dec
 }}
 
-// writeSnapshot writes a whole snapshot file and makes its content durable. It
+// Write writes a whole snapshot file and makes its content durable. It
 // gives the file's size.
-func writeSnapshot(f vfs.File, meta *pb.SnapshotMeta, s Snapshot) (int64, error) {
+func Write(f vfs.File, meta *pb.SnapshotMeta, s Snapshot) (int64, error) {
 	if _, err := f.WriteAt([]byte(snapMagic), 0); err != nil {
 		return 0, err
 	}

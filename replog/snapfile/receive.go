@@ -1,4 +1,4 @@
-package replog
+package snapfile
 
 import (
 	"errors"
@@ -11,10 +11,10 @@ import (
 	"github.com/seed70370324/lockd/replog/pb"
 )
 
-// receive adds a piece to the snapshot that is being received. Pieces come in
+// Receive adds a piece to the snapshot that is being received. Pieces come in
 // order; one that was had before is ignored, one of another snapshot or with
 // offset 0 starts over.
-func (s *snapshots) receive(c *pb.SnapshotChunk) (*pb.SnapshotMeta, any, error) {
+func (s *Store) Receive(c *pb.SnapshotChunk) (*pb.SnapshotMeta, any, error) {
 	s.receiving.Lock()
 	defer s.receiving.Unlock()
 	if err := s.stop.Check(); err != nil {
@@ -53,7 +53,7 @@ func checkChunk(c *pb.SnapshotChunk) error {
 	return nil
 }
 
-func (s *snapshots) receivePiece(c *pb.SnapshotChunk) error {
+func (s *Store) receivePiece(c *pb.SnapshotChunk) error {
 	p := s.part
 	if p == nil || p.slot != paxos.Slot(c.Slot) || p.size != int64(c.Size) || c.Offset == 0 {
 		if c.Offset != 0 {
@@ -91,7 +91,7 @@ func (s *snapshots) receivePiece(c *pb.SnapshotChunk) error {
 
 // complete verifies and decodes what was received, and only then gives it its
 // name.
-func (s *snapshots) complete() (*pb.SnapshotMeta, any, error) {
+func (s *Store) complete() (*pb.SnapshotMeta, any, error) {
 	p := s.part
 	if err := p.file.Sync(); err != nil {
 		return nil, nil, err
@@ -134,12 +134,12 @@ func (s *snapshots) complete() (*pb.SnapshotMeta, any, error) {
 	return meta, state, p.file.Close()
 }
 
-func (s *snapshots) isThisReplica(m paxos.Member) bool {
+func (s *Store) isThisReplica(m paxos.Member) bool {
 	return m.Name == s.id.Replica && m.Incarnation == s.id.Incarnation
 }
 
 // dropPart forgets the snapshot that is being received; receiving is held.
-func (s *snapshots) dropPart() error {
+func (s *Store) dropPart() error {
 	if s.part == nil {
 		return nil
 	}
@@ -151,9 +151,9 @@ func (s *snapshots) dropPart() error {
 	return err
 }
 
-// installed notes that the log below slot is gone, and removes the snapshots
+// Installed notes that the log below slot is gone, and removes the snapshots
 // that were of use with it only.
-func (s *snapshots) installed(slot paxos.Slot) error {
+func (s *Store) Installed(slot paxos.Slot) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.base = slot

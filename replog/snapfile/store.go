@@ -1,4 +1,4 @@
-package replog
+package snapfile
 
 import (
 	"errors"
@@ -22,8 +22,32 @@ const (
 	maxSnapshotBytes = 1 << 40
 )
 
-// snapshots are the snapshot files.
-type snapshots struct {
+// Snapshot is an immutable view of the state that can write itself.
+type Snapshot interface {
+	WriteSnapshot(w io.Writer) error
+}
+
+// Decode reads what a Snapshot wrote. It has no side effect.
+type Decode func(r io.Reader) (state any, err error)
+
+// Options say where the snapshots are, and whose.
+type Options struct {
+	FS       vfs.FS
+	Stop     *ondisk.FailStop
+	Identity *pb.Identity
+	Decode   Decode
+	// CellIdentity returns that of the identity file, 0 before founding.
+	CellIdentity func() uint64
+}
+
+// New returns the snapshots of a directory that has those of the slots kept,
+// good ones, in ascending order.
+func New(o Options, kept []paxos.Slot) *Store {
+	return &Store{fs: o.FS, stop: o.Stop, id: o.Identity, decode: o.Decode, cellIdentity: o.CellIdentity, kept: kept}
+}
+
+// Store is the snapshot files of a replica.
+type Store struct {
 	fs     vfs.FS
 	stop   *ondisk.FailStop
 	id     *pb.Identity
@@ -54,23 +78,23 @@ type incoming struct {
 	file vfs.File
 }
 
-// snapshotsFound is what is in the directory; nothing is changed yet.
-type snapshotsFound struct {
-	good      []paxos.Slot // ascending, at most all
+// Found is what is in the directory; nothing is changed yet.
+type Found struct {
+	Good      []paxos.Slot // ascending, at most all
 	damaged   []paxos.Slot
-	damage    []*ondisk.DamagedError // of each of damaged
+	Damage    []*ondisk.DamagedError // of each of damaged
 	leftovers []string
-	newest    *pb.SnapshotMeta // of the newest good one
+	Newest    *pb.SnapshotMeta // of the newest good one
 	raw       uint64           // bytes of its content
 }
 
-// readSnapshots verifies every snapshot there is.
-func readSnapshots(fsys vfs.FS, id *pb.Identity) (*snapshotsFound, error) {
+// Read verifies every snapshot there is.
+func Read(fsys vfs.FS, id *pb.Identity) (*Found, error) {
 	names, err := fsys.List(ondisk.SnapDir)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, fmt.Errorf("reading the directory %s: %w", ondisk.SnapDir, err)
 	}
-	found := &snapshotsFound{}
+	found := &Found{}
 	for _, name := range names {
 		slot, ok := ondisk.ParseNumberedName(name, ondisk.SnapSuffix)
 		switch {
@@ -88,8 +112,8 @@ func readSnapshots(fsys vfs.FS, id *pb.Identity) (*snapshotsFound, error) {
 	return found, nil
 }
 
-func (s *snapshotsFound) verify(fsys vfs.FS, slot paxos.Slot, id *pb.Identity) (err error) {
-	name := snapshotName(slot)
+func (s *Found) verify(fsys vfs.FS, slot paxos.Slot, id *pb.Identity) (err error) {
+	name := Name(slot)
 	f, err := fsys.Open(name)
 	if err != nil {
 		return fmt.Errorf("opening %s: %w", name, err)
@@ -102,7 +126,7 @@ func (s *snapshotsFound) verify(fsys vfs.FS, slot paxos.Slot, id *pb.Identity) (
 	var damage *ondisk.DamagedError
 	switch {
 	case errors.As(err, &damage):
-		s.damaged, s.damage = append(s.damaged, slot), append(s.damage, damage)
+		s.damaged, s.Damage = append(s.damaged, slot), append(s.Damage, damage)
 		return nil
 	case err != nil:
 		return err
@@ -110,21 +134,21 @@ func (s *snapshotsFound) verify(fsys vfs.FS, slot paxos.Slot, id *pb.Identity) (
 		return &ondisk.ForeignError{FoundCell: meta.Cell, FoundReplica: id.Replica, AskedCell: id.Cell, AskedReplica: id.Replica,
 			FoundIncarnation: id.Incarnation, Wanted: id.Incarnation}
 	}
-	s.good, s.newest, s.raw = append(s.good, slot), meta, raw
+	s.Good, s.Newest, s.raw = append(s.Good, slot), meta, raw
 	return nil
 }
 
-// base is the slot of the newest good snapshot, 0 if there is none.
-func (s *snapshotsFound) base() paxos.Slot {
-	if len(s.good) == 0 {
+// Base is the slot of the newest good snapshot, 0 if there is none.
+func (s *Found) Base() paxos.Slot {
+	if len(s.Good) == 0 {
 		return 0
 	}
-	return s.good[len(s.good)-1]
+	return s.Good[len(s.Good)-1]
 }
 
-// load decodes the newest good snapshot.
-func (s *snapshotsFound) load(fsys vfs.FS, decode Decode) (state any, err error) {
-	name := snapshotName(s.base())
+// Load decodes the newest good snapshot.
+func (s *Found) Load(fsys vfs.FS, decode Decode) (state any, err error) {
+	name := Name(s.Base())
 	f, err := fsys.Open(name)
 	if err != nil {
 		return nil, fmt.Errorf("opening %s: %w", name, err)
@@ -133,8 +157,8 @@ func (s *snapshotsFound) load(fsys vfs.FS, decode Decode) (state any, err error)
 	return decodeSnapshot(f, name, s.raw, decode)
 }
 
-// repair removes what a crash left and puts damaged files aside.
-func (s *snapshotsFound) repair(fsys vfs.FS) (notes []string, err error) {
+// Repair removes what a crash left and puts damaged files aside.
+func (s *Found) Repair(fsys vfs.FS) (notes []string, err error) {
 	for _, name := range s.leftovers {
 		if err := fsys.Remove(name); err != nil {
 			return nil, fmt.Errorf("removing the leftover %s: %w", name, err)
@@ -142,16 +166,16 @@ func (s *snapshotsFound) repair(fsys vfs.FS) (notes []string, err error) {
 		notes = append(notes, "removed "+name+", left by an earlier stop")
 	}
 	for i, slot := range s.damaged {
-		name := snapshotName(slot)
+		name := Name(slot)
 		if err := fsys.Rename(name, name+damagedSuffix); err != nil {
 			return nil, fmt.Errorf("putting the damaged %s aside: %w", name, err)
 		}
 		with := "the log alone"
-		if s.base() > 0 {
-			with = fmt.Sprintf("the snapshot of slot %d and the log behind it", s.base())
+		if s.Base() > 0 {
+			with = fmt.Sprintf("the snapshot of slot %d and the log behind it", s.Base())
 		}
 		notes = append(notes, fmt.Sprintf("a damaged snapshot (%s) was put aside as %s%s; going on with %s",
-			s.damage[i].Place(), name, damagedSuffix, with))
+			s.Damage[i].Place(), name, damagedSuffix, with))
 	}
 	if err := fsys.SyncDir(ondisk.SnapDir); err != nil {
 		return nil, fmt.Errorf("making %s durable: %w", ondisk.SnapDir, err)
@@ -159,9 +183,9 @@ func (s *snapshotsFound) repair(fsys vfs.FS) (notes []string, err error) {
 	return notes, nil
 }
 
-// save writes a snapshot. An error leaves things as they were, unless it says
+// Save writes a snapshot. An error leaves things as they were, unless it says
 // that the storage has stopped.
-func (s *snapshots) save(meta *pb.SnapshotMeta, snap Snapshot) error {
+func (s *Store) Save(meta *pb.SnapshotMeta, snap Snapshot) error {
 	s.saving.Lock()
 	defer s.saving.Unlock()
 	if err := s.stop.Check(); err != nil {
@@ -174,7 +198,7 @@ func (s *snapshots) save(meta *pb.SnapshotMeta, snap Snapshot) error {
 	if s.superfluous(slot) {
 		return nil
 	}
-	name := snapshotName(slot)
+	name := Name(slot)
 	if err := s.writeTemp(name+ondisk.TempSuffix, meta, snap); err != nil {
 		return fmt.Errorf("saving the snapshot of slot %d: %w", slot, err)
 	}
@@ -190,7 +214,7 @@ func (s *snapshots) save(meta *pb.SnapshotMeta, snap Snapshot) error {
 }
 
 // superfluous: that snapshot is there, or the log has gone on without it.
-func (s *snapshots) superfluous(slot paxos.Slot) bool {
+func (s *Store) superfluous(slot paxos.Slot) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, k := range s.kept {
@@ -201,12 +225,12 @@ func (s *snapshots) superfluous(slot paxos.Slot) bool {
 	return slot <= s.base
 }
 
-func (s *snapshots) writeTemp(temp string, meta *pb.SnapshotMeta, snap Snapshot) (err error) {
+func (s *Store) writeTemp(temp string, meta *pb.SnapshotMeta, snap Snapshot) (err error) {
 	f, err := s.fs.Create(temp)
 	if err != nil {
 		return err
 	}
-	_, err = writeSnapshot(f, meta, snap)
+	_, err = Write(f, meta, snap)
 	if err = errors.Join(err, f.Close()); err != nil {
 		// Nothing refers to it; what cannot be removed now goes at the next start.
 		return errors.Join(err, s.fs.Remove(temp))
@@ -215,8 +239,8 @@ func (s *snapshots) writeTemp(temp string, meta *pb.SnapshotMeta, snap Snapshot)
 }
 
 // name gives a durable temporary file its name, durably; mu is held.
-func (s *snapshots) name(temp string, slot paxos.Slot) error {
-	name := snapshotName(slot)
+func (s *Store) name(temp string, slot paxos.Slot) error {
+	name := Name(slot)
 	if err := s.fs.Rename(temp, name); err != nil {
 		return s.stop.Fail("naming "+name, err)
 	}
@@ -237,7 +261,7 @@ func (s *snapshots) name(temp string, slot paxos.Slot) error {
 }
 
 // retain removes what is older than the newest two; mu is held.
-func (s *snapshots) retain() error {
+func (s *Store) retain() error {
 	pinned := paxos.Slot(0)
 	if s.progress {
 		pinned = s.reading
@@ -258,13 +282,13 @@ func (s *snapshots) retain() error {
 
 // remove removes snapshots and, if there are two good ones, also what was put
 // aside as damaged; mu is held.
-func (s *snapshots) remove(gone []paxos.Slot) error {
+func (s *Store) remove(gone []paxos.Slot) error {
 	var names []string
 	for _, slot := range gone {
 		if slot == s.reading {
 			s.endReading()
 		}
-		names = append(names, snapshotName(slot))
+		names = append(names, Name(slot))
 	}
 	if len(s.kept) >= snapshotsKept {
 		all, err := s.fs.List(ondisk.SnapDir)
@@ -291,9 +315,9 @@ func (s *snapshots) remove(gone []paxos.Slot) error {
 	return nil
 }
 
-// oldest is the slot up to which the log may go: that of the oldest kept
+// Oldest is the slot up to which the log may go: that of the oldest kept
 // snapshot, if there is another one to fall back from.
-func (s *snapshots) oldest() paxos.Slot {
+func (s *Store) Oldest() paxos.Slot {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if len(s.kept) < snapshotsKept {
@@ -302,8 +326,8 @@ func (s *snapshots) oldest() paxos.Slot {
 	return s.kept[0]
 }
 
-// newest gives the slot of the newest snapshot, 0 if there is none.
-func (s *snapshots) newest() paxos.Slot {
+// Newest gives the slot of the newest snapshot, 0 if there is none.
+func (s *Store) Newest() paxos.Slot {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if len(s.kept) == 0 {
@@ -312,8 +336,8 @@ func (s *snapshots) newest() paxos.Slot {
 	return s.kept[len(s.kept)-1]
 }
 
-// read gives a piece of a snapshot's file.
-func (s *snapshots) read(slot paxos.Slot, offset int64, limit int) (*pb.SnapshotChunk, error) {
+// Read gives a piece of a snapshot's file.
+func (s *Store) Read(slot paxos.Slot, offset int64, limit int) (*pb.SnapshotChunk, error) {
 	if err := s.stop.Check(); err != nil {
 		return nil, err
 	}
@@ -335,7 +359,7 @@ func (s *snapshots) read(slot paxos.Slot, offset int64, limit int) (*pb.Snapshot
 	}
 	size, err := s.readFile.Size()
 	if err != nil {
-		return nil, fmt.Errorf("size of %s: %w", snapshotName(slot), err)
+		return nil, fmt.Errorf("size of %s: %w", Name(slot), err)
 	}
 	if offset >= size {
 		return gone, nil
@@ -345,7 +369,7 @@ func (s *snapshots) read(slot paxos.Slot, offset int64, limit int) (*pb.Snapshot
 		if err == nil {
 			err = io.ErrUnexpectedEOF
 		}
-		return nil, fmt.Errorf("reading %s: %w", snapshotName(slot), err)
+		return nil, fmt.Errorf("reading %s: %w", Name(slot), err)
 	}
 	s.progress = true
 	last := offset+int64(len(data)) == size
@@ -355,7 +379,7 @@ func (s *snapshots) read(slot paxos.Slot, offset int64, limit int) (*pb.Snapshot
 	return &pb.SnapshotChunk{Slot: uint64(slot), Offset: uint64(offset), Data: data, Size: uint64(size), Last: last}, nil
 }
 
-func (s *snapshots) has(slot paxos.Slot) bool {
+func (s *Store) has(slot paxos.Slot) bool {
 	for _, k := range s.kept {
 		if k == slot && slot != 0 {
 			return true
@@ -364,29 +388,29 @@ func (s *snapshots) has(slot paxos.Slot) bool {
 	return false
 }
 
-func (s *snapshots) startReading(slot paxos.Slot) error {
+func (s *Store) startReading(slot paxos.Slot) error {
 	if s.reading == slot {
 		return nil
 	}
 	s.endReading()
-	f, err := s.fs.Open(snapshotName(slot))
+	f, err := s.fs.Open(Name(slot))
 	if err != nil {
-		return fmt.Errorf("opening %s: %w", snapshotName(slot), err)
+		return fmt.Errorf("opening %s: %w", Name(slot), err)
 	}
 	s.reading, s.readFile = slot, f
 	return nil
 }
 
-func (s *snapshots) endReading() {
+func (s *Store) endReading() {
 	if s.readFile != nil {
 		_ = s.readFile.Close() // it was only read
 	}
 	s.reading, s.readFile, s.progress = 0, nil, false
 }
 
-// close waits for a snapshot that is being saved, and gives back the files. The
+// Close waits for a snapshot that is being saved, and gives back the files. The
 // fail stop is closed before, so that no other is begun.
-func (s *snapshots) close() error {
+func (s *Store) Close() error {
 	s.saving.Lock()
 	defer s.saving.Unlock()
 	s.receiving.Lock()
