@@ -30,7 +30,7 @@ func (e *RefusedError) Error() string {
 }
 
 // knownConfiguration finds the configuration that is known to be chosen.
-func (n *Node) knownConfiguration(found *Opened) error {
+func (n *Node) knownConfiguration(found *Found) error {
 	identity := found.Identity.GetCellIdentity()
 	chosen := found.Paxos.Applied > 0 || found.Paxos.Chosen > 0
 	switch first, ok := n.accepted.get(1); {

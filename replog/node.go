@@ -90,7 +90,7 @@ func (p *peer) speaks() bool { return p.connected && p.refused == "" }
 // state of the snapshot is restored into it here, the log behind it is applied
 // by the first Take. Errors say what is wrong with the options or the data;
 // *RefusedError: the cell knows this replica with another disk.
-func NewNode(o NodeOptions, found *Opened, sm StateMachine) (*Node, error) {
+func NewNode(o NodeOptions, found *Found, sm StateMachine) (*Node, error) {
 	o.setDefaults()
 	initial, err := initialConfiguration(&o)
 	if err != nil {

@@ -11,11 +11,7 @@ import (
 
 func TestPlantedBugs(t *testing.T) {
 	plantedtest.Run(t, []plantedtest.Case{
-		{Bug: invariant.LostMarkTolerated, Test: "TestOneLostMarkIsBelievedAndNoMore"},
-		{Bug: invariant.LastFlushNotWrittenAgain, Test: "TestLargeFlushFailedThenPowerCut"},
 		{Bug: invariant.IdentityBeforeSlotOne, Test: "TestIdentityWaitsForSlotOne"},
 		{Bug: invariant.BelievesBelowInstalled, Test: "TestLateAcceptWhileASnapshotIsInstalled"},
-		{Bug: invariant.BelievesBelowInstalled, Test: "TestNothingBelowAnInstalledSnapshotIsBelieved"},
-		{Bug: invariant.SuccessorNotNoted, Test: "TestLastSegmentGone"},
-	}, "-rapid.nofailfile")
+	})
 }

@@ -5,7 +5,7 @@ import (
 	"strings"
 
 	"github.com/seed70370324/lockd/lockd/replica"
-	"github.com/seed70370324/lockd/replog"
+	"github.com/seed70370324/lockd/replog/storage"
 	"github.com/seed70370324/lockd/replog/vfs"
 	"github.com/seed70370324/lockd/replog/vfs/faultfs"
 )
@@ -199,7 +199,7 @@ func (w *World) startSecond(p *process) {
 	w.happened(FaultSecondProcess)
 	w.trace.add(w.now, "second process", uint64(p.index))
 	before := p.fs.Ops()
-	opened, err := replog.Open(replog.StorageOptions{FS: p.fs, Cell: cellName, Replica: p.name, SegmentBytes: w.plan.segmentBytes,
+	opened, err := storage.Open(storage.Options{FS: p.fs, Cell: cellName, Replica: p.name, SegmentBytes: w.plan.segmentBytes,
 		Decode: replica.DecodeSnapshot, NewIncarnation: func() uint64 { return 1 }})
 	var inUse *vfs.InUseError
 	if opened != nil || !errors.As(err, &inUse) || !strings.Contains(err.Error(), "is in use") || p.fs.Ops() != before {

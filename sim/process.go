@@ -13,6 +13,7 @@ import (
 	"github.com/seed70370324/lockd/replog/ondisk"
 	"github.com/seed70370324/lockd/replog/pb"
 	"github.com/seed70370324/lockd/replog/peer/lane"
+	"github.com/seed70370324/lockd/replog/storage"
 	"github.com/seed70370324/lockd/replog/vfs/faultfs"
 	"github.com/seed70370324/lockd/store"
 )
@@ -43,8 +44,8 @@ type process struct {
 	pauses      int  // pauses in force
 	role        replica.Role
 	rep         *replica.Replica
-	storage     *replog.Storage
-	opened      *replog.Opened
+	storage     *storage.Storage
+	opened      *storage.Opened
 	identity    uint64 // of the cell, once known
 	mailbox     []replica.Event
 	spare       []replica.Event // memory for the next mailbox
@@ -121,7 +122,7 @@ func (p *process) start() {
 	if w.faulty && w.faultRandom.chance(w.plan.crashInOpen) {
 		p.fs.StopAfter(int(w.faultRandom.below(12)))
 	}
-	opened, err := replog.Open(replog.StorageOptions{
+	opened, err := storage.Open(storage.Options{
 		FS: p.fs, Cell: cellName, Replica: p.name, SegmentBytes: w.plan.segmentBytes,
 		Decode: replica.DecodeSnapshot, NewIncarnation: func() uint64 { return w.diskRandom.uint64()>>1 | 1 },
 	})
@@ -159,7 +160,7 @@ func (p *process) start() {
 		w.happened(FaultPageCacheLies)
 	}
 	p.up, p.torn = true, false
-	rep, err := replica.New(p.options(), opened)
+	rep, err := replica.New(p.options(), &opened.Found)
 	if err != nil {
 		w.fail("start", "%s cannot start from its own data: %v", p.name, err)
 		return

@@ -8,13 +8,13 @@ import (
 	"time"
 
 	"github.com/seed70370324/lockd/lockd/replica"
-	"github.com/seed70370324/lockd/replog"
 	"github.com/seed70370324/lockd/replog/ondisk"
+	"github.com/seed70370324/lockd/replog/storage"
 	"github.com/seed70370324/lockd/replog/vfs"
 )
 
 // open locks and reads the data directory. Its errors say what to do.
-func (s *Server) open() (*replog.Opened, error) {
+func (s *Server) open() (*storage.Opened, error) {
 	fs := s.cfg.FS
 	if fs == nil {
 		var err error
@@ -23,7 +23,7 @@ func (s *Server) open() (*replog.Opened, error) {
 		}
 	}
 	start := time.Now()
-	opened, err := replog.Open(replog.StorageOptions{
+	opened, err := storage.Open(storage.Options{
 		FS:             fs,
 		Cell:           s.cfg.Cell,
 		Replica:        s.cfg.Name,
@@ -54,7 +54,7 @@ func openError(dir string, err error) error {
 	return fmt.Errorf("--data-dir %s cannot be opened: %w", dir, err)
 }
 
-func closeStorage(s replog.StorageAPI) error {
+func closeStorage(s storage.API) error {
 	if err := s.Close(); err != nil {
 		return fmt.Errorf("close the data directory: %w", err)
 	}

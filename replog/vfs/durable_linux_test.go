@@ -13,9 +13,9 @@ import (
 	"testing"
 
 	"github.com/seed70370324/lockd/paxos"
-	"github.com/seed70370324/lockd/replog"
 	"github.com/seed70370324/lockd/replog/codec"
 	"github.com/seed70370324/lockd/replog/pb"
+	"github.com/seed70370324/lockd/replog/storage"
 	"github.com/seed70370324/lockd/replog/vfs"
 	"github.com/seed70370324/lockd/replog/vfs/faultfs"
 )
@@ -33,7 +33,7 @@ type recorded struct {
 	t   *testing.T
 	r   *vfs.Recorder
 	dir string
-	o   *replog.Opened
+	o   *storage.Opened
 }
 
 // openRecorded opens the storage in dir; direct says whether it may write past
@@ -45,7 +45,7 @@ func (c *recorded) open(direct bool) func() error {
 			return err
 		}
 		vfs.WithoutDirect(fsys, !direct)
-		c.o, err = replog.Open(replog.StorageOptions{FS: fsys, Cell: "demo", Replica: "n1", SegmentBytes: 64 << 10,
+		c.o, err = storage.Open(storage.Options{FS: fsys, Cell: "demo", Replica: "n1", SegmentBytes: 64 << 10,
 			NewIncarnation: func() uint64 { return 7 },
 			Decode:         func(r io.Reader) (any, error) { return io.ReadAll(r) }})
 		return err
@@ -154,7 +154,7 @@ func (c *recorded) story(direct bool) {
 
 // wholeSnapshot returns a snapshot of tinyState, as another replica gives it.
 func wholeSnapshot(t *testing.T, meta *pb.SnapshotMeta) *pb.SnapshotChunk {
-	o, err := replog.Open(replog.StorageOptions{FS: faultfs.New(), Cell: "demo", Replica: "n2", NewIncarnation: func() uint64 { return 8 }})
+	o, err := storage.Open(storage.Options{FS: faultfs.New(), Cell: "demo", Replica: "n2", NewIncarnation: func() uint64 { return 8 }})
 	if err != nil {
 		t.Fatal(err)
 	}

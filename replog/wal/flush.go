@@ -63,13 +63,13 @@ func (w *Log) Start() (begun bool, err error) {
 	return begun, nil
 }
 
-// Await is for the goroutine that calls finish: see AsyncStorage.AwaitSync.
+// Await is for the goroutine that calls finish: see AwaitSync of storage.Async.
 func (w *Log) Await() bool {
 	f := w.asyncFile()
 	return f != nil && f.AwaitWriteSync()
 }
 
-// Wake makes an await return: see AsyncStorage.WakeSync.
+// Wake makes an await return: see WakeSync of storage.Async.
 func (w *Log) Wake() {
 	if f := w.asyncFile(); f != nil {
 		f.WakeWriteSync()

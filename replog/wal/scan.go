@@ -41,7 +41,7 @@ type location struct {
 // scanSegment reads a segment. It gives its header to begin, and then every good
 // record to visit, in order.
 // What it finds at the end is for judge (the last segment) or checkClosed. An
-// error is a *DamagedError, a *ForeignError, or one of reading.
+// error is a *ondisk.DamagedError, a *ondisk.ForeignError, or one of reading.
 func scanSegment(f vfs.File, number uint64, id *pb.Identity, begin func(*pb.SegmentHeader) error, visit func(*paxos.Record, location) error) (*scanned, error) {
 	name := segmentName(number)
 	damaged := func(off int64, format string, args ...any) error {
@@ -288,7 +288,7 @@ func (s *scanned) findFrames(w *ondisk.Window, off, n int64, t *tail) error {
 
 // judge decides what the end of the last segment means: nil and cut false, all
 // is well; cut true, the tail is torn: it belongs to a flush that was never
-// acknowledged and goes; else a *DamagedError.
+// acknowledged and goes; else a *ondisk.DamagedError.
 //
 // Invariant: what a successful Sync covered is never cut. A flush is
 // acknowledged only after its mark was durable, by the same write, so

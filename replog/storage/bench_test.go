@@ -1,4 +1,4 @@
-package replog_test
+package storage_test
 
 import (
 	"testing"

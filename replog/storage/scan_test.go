@@ -1,4 +1,4 @@
-package replog_test
+package storage_test
 
 import (
 	"bytes"
@@ -11,8 +11,8 @@ import (
 	"testing"
 
 	"github.com/seed70370324/lockd/paxos"
-	"github.com/seed70370324/lockd/replog"
 	"github.com/seed70370324/lockd/replog/ondisk"
+	"github.com/seed70370324/lockd/replog/storage"
 	"github.com/seed70370324/lockd/replog/vfs"
 	"github.com/seed70370324/lockd/replog/vfs/faultfs"
 )
@@ -29,9 +29,9 @@ func record(slot paxos.Slot, n int) *paxos.Record {
 	}}}
 }
 
-func open(t testing.TB, fsys vfs.FS) *replog.Opened {
+func open(t testing.TB, fsys vfs.FS) *storage.Opened {
 	t.Helper()
-	o, err := replog.Open(options(fsys))
+	o, err := storage.Open(options(fsys))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -39,7 +39,7 @@ func open(t testing.TB, fsys vfs.FS) *replog.Opened {
 }
 
 // write appends slots from to to, a flush each.
-func write(t testing.TB, st *replog.Storage, from, to paxos.Slot, n int) {
+func write(t testing.TB, st *storage.Storage, from, to paxos.Slot, n int) {
 	t.Helper()
 	for slot := from; slot <= to; slot++ {
 		must(t, st.Append([]*paxos.Record{record(slot, n)}))
@@ -78,7 +78,7 @@ func recordsEnd(t testing.TB, fsys *faultfs.FS, name string) int64 {
 // unfinished syncs a storage and lets the power go between the write and its
 // end: all of it is there, and it was not acknowledged. Without mark, the block
 // of marks is as it was before.
-func unfinished(t testing.TB, fsys *faultfs.FS, st *replog.Storage, withMark bool) *faultfs.FS {
+func unfinished(t testing.TB, fsys *faultfs.FS, st *storage.Storage, withMark bool) *faultfs.FS {
 	t.Helper()
 	fsys.StopAfter(1)
 	if err := st.Sync(); !errors.Is(err, faultfs.ErrStopped) {
@@ -88,7 +88,7 @@ func unfinished(t testing.TB, fsys *faultfs.FS, st *replog.Storage, withMark boo
 	return fsys.CrashKeep(func(_ string, offset int64) bool { return withMark || offset < marks })
 }
 
-func wantSlots(t *testing.T, o *replog.Opened, n paxos.Slot) {
+func wantSlots(t *testing.T, o *storage.Opened, n paxos.Slot) {
 	t.Helper()
 	if len(o.Paxos.Entries) != int(n) {
 		t.Fatalf("%d entries, %d expected (notes %q)", len(o.Paxos.Entries), n, o.Notes)
@@ -128,7 +128,7 @@ func TestLastRecordSpoiledAtAnyByte(t *testing.T) {
 			for at := start; at < end; at++ {
 				fsys := base.Kill()
 				must(t, spoil(fsys, firstSegment, at, end))
-				o, err := replog.Open(options(fsys))
+				o, err := storage.Open(options(fsys))
 				what := fmt.Sprintf("%s at byte %d, synced %v", way, at-start, synced)
 				if synced {
 					var damaged *ondisk.DamagedError
@@ -147,7 +147,7 @@ func TestLastRecordSpoiledAtAnyByte(t *testing.T) {
 		for _, size := range []int64{0, 100, start, end - 1, 16<<10 - 1} {
 			fsys := base.Kill()
 			must(t, fsys.Cut(firstSegment, size))
-			_, err := replog.Open(options(fsys))
+			_, err := storage.Open(options(fsys))
 			var damaged *ondisk.DamagedError
 			if !errors.As(err, &damaged) || damaged.Doubtful {
 				t.Fatalf("cut to %d bytes: %v", size, err)
@@ -158,7 +158,7 @@ func TestLastRecordSpoiledAtAnyByte(t *testing.T) {
 
 // checkCut wants the note and the copy of a cut tail, and then to write in its
 // place.
-func checkCut(t *testing.T, what string, fsys *faultfs.FS, o *replog.Opened, cut bool, start int64) {
+func checkCut(t *testing.T, what string, fsys *faultfs.FS, o *storage.Opened, cut bool, start int64) {
 	t.Helper()
 	noted := slices.ContainsFunc(o.Notes, func(n string) bool { return strings.HasPrefix(n, "cut ") })
 	if noted != cut {
@@ -190,7 +190,7 @@ func TestFlippedBitNeverShortensTheLog(t *testing.T) {
 	for at := int64(0); at < whole; at++ {
 		fsys := base.Kill()
 		must(t, fsys.Flip(firstSegment, at, uint(at*5)))
-		o, err := replog.Open(options(fsys))
+		o, err := storage.Open(options(fsys))
 		if err == nil {
 			wantSlots(t, o, 8)
 			continue
@@ -244,7 +244,7 @@ func TestMiddleOfTheLogDamaged(t *testing.T) {
 		fsys := base.Kill()
 		must(t, spoil(fsys))
 		before := contents(t, fsys)
-		_, err := replog.Open(options(fsys))
+		_, err := storage.Open(options(fsys))
 		var damaged *ondisk.DamagedError
 		if !errors.As(err, &damaged) || damaged.Doubtful {
 			t.Errorf("%s: %v", what, err)
@@ -305,15 +305,15 @@ func TestLeftoversOfACrashAreRemoved(t *testing.T) {
 
 func TestFailStop(t *testing.T) {
 	broken := errors.New("input/output error")
-	newSegment := func(st *replog.Storage) error {
+	newSegment := func(st *storage.Storage) error {
 		if err := st.Append([]*paxos.Record{record(5, 12_000)}); err != nil {
 			return err
 		}
 		return st.Sync()
 	}
-	for op, provoke := range map[faultfs.Op]func(*replog.Storage) error{
-		faultfs.Sync:    func(st *replog.Storage) error { return st.Sync() },
-		faultfs.Write:   func(st *replog.Storage) error { return st.Sync() },
+	for op, provoke := range map[faultfs.Op]func(*storage.Storage) error{
+		faultfs.Sync:    func(st *storage.Storage) error { return st.Sync() },
+		faultfs.Write:   func(st *storage.Storage) error { return st.Sync() },
 		faultfs.Create:  newSegment,
 		faultfs.Resize:  newSegment,
 		faultfs.Rename:  newSegment,
@@ -438,7 +438,7 @@ func TestBadFlushBeforeALaterOne(t *testing.T) {
 	marks := (third + 4095) &^ 4095
 	refused := func(what string, fsys *faultfs.FS, doubtful bool, text string) {
 		t.Helper()
-		_, err := replog.Open(options(fsys))
+		_, err := storage.Open(options(fsys))
 		var damaged *ondisk.DamagedError
 		if !errors.As(err, &damaged) || damaged.Doubtful != doubtful || !strings.Contains(err.Error(), text) {
 			t.Errorf("%s: %v", what, err)
@@ -491,7 +491,7 @@ func TestFlushesOfAllSizes(t *testing.T) {
 		marks := (recordsEnd(t, base, firstSegment) + 4095) &^ 4095
 		for lost := before &^ 4095; lost < end; lost += 4096 {
 			fsys := base.CrashKeep(func(_ string, offset int64) bool { return offset&^4095 != lost })
-			o, err := replog.Open(options(fsys))
+			o, err := storage.Open(options(fsys))
 			var damaged *ondisk.DamagedError
 			switch {
 			case lost == marks:
@@ -529,7 +529,7 @@ func TestOneLostMarkIsBelievedAndNoMore(t *testing.T) {
 		last := paxos.Slot(3 + lost)
 		write(t, o.Storage, 4, last, 40) // in the same block, with its marks behind it
 		must(t, fsys.Overwrite(firstSegment, marks, old))
-		o, err = replog.Open(options(fsys.CrashLost()))
+		o, err = storage.Open(options(fsys.CrashLost()))
 		if lost == 1 {
 			must(t, err)
 			wantSlots(t, o, last)

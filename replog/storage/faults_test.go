@@ -1,4 +1,4 @@
-package replog_test
+package storage_test
 
 import (
 	"errors"
@@ -12,9 +12,9 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/seed70370324/lockd/paxos"
-	"github.com/seed70370324/lockd/replog"
 	"github.com/seed70370324/lockd/replog/ondisk"
 	"github.com/seed70370324/lockd/replog/pb"
+	"github.com/seed70370324/lockd/replog/storage"
 	"github.com/seed70370324/lockd/replog/vfs/faultfs"
 )
 
@@ -23,7 +23,7 @@ var errIO error = syscall.EIO
 const filled = 24 // slots of a filled disk, in several segments
 
 // fill makes a disk with several segments and two snapshots, all of it durable.
-func fill(t testing.TB) (*faultfs.FS, *replog.Opened) {
+func fill(t testing.TB) (*faultfs.FS, *storage.Opened) {
 	t.Helper()
 	fsys := faultfs.New()
 	o := open(t, fsys)
@@ -35,7 +35,7 @@ func fill(t testing.TB) (*faultfs.FS, *replog.Opened) {
 }
 
 // wantFilled checks that nothing of a filled disk is lost.
-func wantFilled(t testing.TB, what string, o *replog.Opened) {
+func wantFilled(t testing.TB, what string, o *storage.Opened) {
 	t.Helper()
 	p := o.Paxos
 	if p.Chosen < filled-1 || p.Promised != ballot || p.Applied < 5 || len(p.Entries) == 0 || p.Entries[len(p.Entries)-1].Slot < filled {
@@ -66,20 +66,20 @@ func files(t testing.TB, fsys *faultfs.FS) (names []string) {
 // file and the disk's own error, stops the log if it was the log's, and loses
 // nothing: the next process finds all that was acknowledged.
 func TestFailedOperations(t *testing.T) {
-	append1 := func(slot paxos.Slot) func(st *replog.Storage) error {
-		return func(st *replog.Storage) error {
+	append1 := func(slot paxos.Slot) func(st *storage.Storage) error {
+		return func(st *storage.Storage) error {
 			return errors.Join(st.Append([]*paxos.Record{record(slot, 9000)}), st.Sync())
 		}
 	}
-	save := func(st *replog.Storage) error {
+	save := func(st *storage.Storage) error {
 		return st.SaveSnapshot(&pb.SnapshotMeta{Slot: 20}, state{20, 3000})
 	}
-	trim := func(st *replog.Storage) error { return st.Trim(5) }
-	found := func(st *replog.Storage) error { return st.SetFounded(3) }
+	trim := func(st *storage.Storage) error { return st.Trim(5) }
+	found := func(st *storage.Storage) error { return st.SetFounded(3) }
 	for _, c := range []struct {
 		what  string
 		op    faultfs.Op
-		do    func(*replog.Storage) error
+		do    func(*storage.Storage) error
 		names string // what the error names
 		stops bool
 	}{
@@ -115,7 +115,7 @@ func TestFailedOperations(t *testing.T) {
 			t.Errorf("%s: the log does not go on: %v", c.what, again)
 		}
 		for how, after := range map[string]*faultfs.FS{"kill": fsys.Kill(), "power cut": fsys.CrashLost()} {
-			o, err := replog.Open(options(after))
+			o, err := storage.Open(options(after))
 			if err != nil {
 				t.Errorf("%s, %s: %v", c.what, how, err)
 				continue
@@ -137,7 +137,7 @@ func TestStartOnAFailingDisk(t *testing.T) {
 		for n := 1; ; n++ {
 			after := fsys.Kill()
 			after.FailFrom(op, n, errIO)
-			o, err := replog.Open(options(after))
+			o, err := storage.Open(options(after))
 			if err == nil {
 				wantFilled(t, fmt.Sprint(op), o)
 				if n == 1 {
@@ -148,7 +148,7 @@ func TestStartOnAFailingDisk(t *testing.T) {
 			if !errors.Is(err, errIO) || !strings.Contains(err.Error(), op.String()) {
 				t.Errorf("%v %d: %v", op, n, err)
 			}
-			o, err = replog.Open(options(after.CrashLost()))
+			o, err = storage.Open(options(after.CrashLost()))
 			must(t, err)
 			wantFilled(t, fmt.Sprint(op, " later"), o)
 		}
@@ -167,7 +167,7 @@ func TestUnreadablePlaces(t *testing.T) {
 			fsys := base.CrashLost()
 			must(t, fsys.FailRead(name, at, -1, errIO))
 			before := contents(t, fsys)
-			o, err := replog.Open(options(fsys))
+			o, err := storage.Open(options(fsys))
 			if err == nil {
 				wantFilled(t, name, o) // a place that holds nothing
 				continue
@@ -179,11 +179,11 @@ func TestUnreadablePlaces(t *testing.T) {
 			if contents(t, fsys) != before {
 				t.Fatalf("%s, byte %d: the start that failed changed files", name, at)
 			}
-			if _, err := replog.Open(options(fsys.CrashLost())); !errors.Is(err, errIO) {
+			if _, err := storage.Open(options(fsys.CrashLost())); !errors.Is(err, errIO) {
 				t.Fatalf("%s, byte %d: the bad place is forgotten: %v", name, at, err)
 			}
 			must(t, fsys.MendReads(name))
-			o, err = replog.Open(options(fsys))
+			o, err = storage.Open(options(fsys))
 			must(t, err)
 			wantFilled(t, name, o)
 		}
@@ -241,7 +241,7 @@ func TestVanishedFiles(t *testing.T) {
 	for _, name := range files(t, base) {
 		fsys := base.CrashLost()
 		must(t, fsys.Vanish(name))
-		o, err := replog.Open(options(fsys))
+		o, err := storage.Open(options(fsys))
 		if strings.HasPrefix(name, "snap/") {
 			must(t, err)
 			wantFilled(t, name, o)
@@ -265,7 +265,7 @@ func TestVanishedFiles(t *testing.T) {
 	for _, n := range []string{"snap/0000000000000005.snap", "snap/0000000000000012.snap"} {
 		must(t, fsys.Vanish(n))
 	}
-	if _, err := replog.Open(options(fsys.CrashLost())); err == nil {
+	if _, err := storage.Open(options(fsys.CrashLost())); err == nil {
 		t.Error("the log is cut, both snapshots are gone, and it starts")
 	}
 }
@@ -289,7 +289,7 @@ func TestSeveralBitsWithinASector(t *testing.T) {
 		if err := fsys.FlipBits(rng, name, sector, min(sector+512, int64(len(content))), bits); err != nil {
 			t.Fatal(err)
 		}
-		o, err := replog.Open(options(fsys))
+		o, err := storage.Open(options(fsys))
 		var damaged *ondisk.DamagedError
 		if errors.As(err, &damaged) {
 			refused++

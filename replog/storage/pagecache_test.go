@@ -1,11 +1,11 @@
-package replog_test
+package storage_test
 
 import (
 	"errors"
 	"testing"
 
 	"github.com/seed70370324/lockd/paxos"
-	"github.com/seed70370324/lockd/replog"
+	"github.com/seed70370324/lockd/replog/storage"
 	"github.com/seed70370324/lockd/replog/vfs/faultfs"
 )
 
@@ -48,9 +48,9 @@ func TestFailedFsyncThenRestartThenPowerCut(t *testing.T) {
 	}
 }
 
-func mustOpen(t *testing.T, fsys *faultfs.FS) *replog.Opened {
+func mustOpen(t *testing.T, fsys *faultfs.FS) *storage.Opened {
 	t.Helper()
-	opened, err := replog.Open(options(fsys))
+	opened, err := storage.Open(options(fsys))
 	if err != nil {
 		t.Fatalf("opening: %v", err)
 	}
@@ -89,11 +89,11 @@ func TestLargeFlushFailedThenPowerCut(t *testing.T) {
 }
 
 // mustOpenLarge opens with segments that all flushes of a test fit in.
-func mustOpenLarge(t *testing.T, fsys *faultfs.FS) *replog.Opened {
+func mustOpenLarge(t *testing.T, fsys *faultfs.FS) *storage.Opened {
 	t.Helper()
 	o := options(fsys)
 	o.SegmentBytes = 1 << 20
-	opened, err := replog.Open(o)
+	opened, err := storage.Open(o)
 	must(t, err)
 	return opened
 }

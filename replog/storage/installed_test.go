@@ -1,4 +1,4 @@
-package replog_test
+package storage_test
 
 import (
 	"errors"
@@ -9,9 +9,9 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/seed70370324/lockd/paxos"
-	"github.com/seed70370324/lockd/replog"
 	"github.com/seed70370324/lockd/replog/codec"
 	"github.com/seed70370324/lockd/replog/pb"
+	"github.com/seed70370324/lockd/replog/storage"
 	"github.com/seed70370324/lockd/replog/vfs/faultfs"
 )
 
@@ -61,7 +61,7 @@ func (i *installation) entry(slot paxos.Slot, n int) paxos.Entry {
 
 // play lets the story happen until the power goes.
 func (i *installation) play(fsys *faultfs.FS) error {
-	o, err := replog.Open(options(fsys))
+	o, err := storage.Open(options(fsys))
 	if err != nil {
 		return err
 	}
@@ -110,7 +110,7 @@ func (i *installation) play(fsys *faultfs.FS) error {
 			if err = errors.Join(st.Sync(), st.Close()); err != nil {
 				return err
 			}
-			if o, err = replog.Open(options(fsys)); err != nil {
+			if o, err = storage.Open(options(fsys)); err != nil {
 				return err
 			}
 			st = o.Storage
@@ -126,7 +126,7 @@ func (i *installation) play(fsys *faultfs.FS) error {
 }
 
 // check reads every slot that a peer may be told to be chosen.
-func (i *installation) check(st *replog.Storage, first, chosen paxos.Slot) error {
+func (i *installation) check(st *storage.Storage, first, chosen paxos.Slot) error {
 	for slot := paxos.Slot(1); slot <= chosen; slot++ {
 		entries, trimmed, err := st.Read(slot, 1, chosen)
 		switch {
@@ -151,7 +151,7 @@ func TestNothingBelowAnInstalledSnapshotIsBelieved(t *testing.T) {
 	installed := 0
 	rapid.Check(t, func(t *rapid.T) {
 		i := drawInstallation(t)
-		donor, err := replog.Open(options(faultfs.New()))
+		donor, err := storage.Open(options(faultfs.New()))
 		if err == nil {
 			err = donor.Storage.SaveSnapshot(meta(i.base), state{i.base, 10})
 		}
@@ -175,7 +175,7 @@ func TestNothingBelowAnInstalledSnapshotIsBelieved(t *testing.T) {
 			after := []func() *faultfs.FS{fsys.CrashLost, fsys.Kill, func() *faultfs.FS {
 				return fsys.CrashOrdered(rand.New(rand.NewPCG(seed, uint64(k))))
 			}}[k%3]()
-			o, err := replog.Open(options(after))
+			o, err := storage.Open(options(after))
 			if err != nil {
 				t.Fatalf("operation %d: %v", k, err)
 			}

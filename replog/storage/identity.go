@@ -1,4 +1,4 @@
-package replog
+package storage
 
 import (
 	"errors"
@@ -70,7 +70,7 @@ func decodeIdentity(content []byte) (*pb.Identity, error) {
 }
 
 // readIdentity reads the identity file; the error is fs.ErrNotExist if there
-// is none, *DamagedError if it is unreadable.
+// is none, *ondisk.DamagedError if it is unreadable.
 func readIdentity(fsys vfs.FS) (*pb.Identity, error) {
 	content, err := readSmall(fsys, ondisk.IdentityName, maxIdentity)
 	if err != nil {

@@ -1,4 +1,4 @@
-package replog
+package storage
 
 import (
 	"bytes"
@@ -73,7 +73,7 @@ func TestOtherFormatsAreRefused(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			_, err = Open(StorageOptions{FS: fsys, Cell: "demo", Replica: "n1", NewIncarnation: func() uint64 { return 1 }})
+			_, err = Open(Options{FS: fsys, Cell: "demo", Replica: "n1", NewIncarnation: func() uint64 { return 1 }})
 			wanted := []string{name, fmt.Sprintf("has format %d,", format), "start the version that wrote it"}
 			if format < codec.FormatVersion {
 				wanted = append(wanted, "earlier", "found a new cell")

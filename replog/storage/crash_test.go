@@ -1,4 +1,4 @@
-package replog_test
+package storage_test
 
 import (
 	"bytes"
@@ -9,10 +9,10 @@ import (
 	"testing"
 
 	"github.com/seed70370324/lockd/paxos"
-	"github.com/seed70370324/lockd/replog"
 	"github.com/seed70370324/lockd/replog/codec"
 	"github.com/seed70370324/lockd/replog/ondisk"
 	"github.com/seed70370324/lockd/replog/pb"
+	"github.com/seed70370324/lockd/replog/storage"
 	"github.com/seed70370324/lockd/replog/vfs"
 	"github.com/seed70370324/lockd/replog/vfs/faultfs"
 )
@@ -55,8 +55,8 @@ func decodeState(r io.Reader) (any, error) {
 	return s, nil
 }
 
-func options(fsys vfs.FS) replog.StorageOptions {
-	return replog.StorageOptions{
+func options(fsys vfs.FS) storage.Options {
+	return storage.Options{
 		FS: fsys, Cell: "demo", Replica: "n1", SegmentBytes: 1, // the smallest
 		Decode: decodeState, NewIncarnation: func() uint64 { return 4711 },
 	}
@@ -99,7 +99,7 @@ func (m *model) latest(slot paxos.Slot) []paxos.Entry {
 }
 
 // check compares what was found with what must and what may be there.
-func (m *model) check(o *replog.Opened) error {
+func (m *model) check(o *storage.Opened) error {
 	p := &o.Paxos
 	switch {
 	case p.Promised.Less(m.promisedAcked) || m.promised.Less(p.Promised):
@@ -157,7 +157,7 @@ func (m *model) find(e paxos.Entry) int {
 }
 
 // checkRead reads all that the log says it has.
-func (m *model) checkRead(o *replog.Opened) error {
+func (m *model) checkRead(o *storage.Opened) error {
 	for from := o.Paxos.First; from <= o.Paxos.Chosen; {
 		entries, trimmed, err := o.Storage.Read(from, 2000, o.Paxos.Chosen)
 		if err != nil || trimmed || len(entries) == 0 {
@@ -181,7 +181,7 @@ func (m *model) checkRead(o *replog.Opened) error {
 
 // adopt takes what was found for what is there: the storage has made it
 // durable.
-func (m *model) adopt(o *replog.Opened) {
+func (m *model) adopt(o *storage.Opened) {
 	m.promised, m.chosen = o.Paxos.Promised, o.Paxos.Chosen
 	m.snapshot, m.snapshotAcked = o.Paxos.Applied, o.Paxos.Applied
 	m.founded, m.foundedAcked = o.Identity.CellIdentity, o.Identity.CellIdentity
@@ -208,12 +208,12 @@ func (m *model) adopt(o *replog.Opened) {
 type worker struct {
 	rng *rand.Rand
 	fs  *faultfs.FS
-	st  *replog.Storage
+	st  *storage.Storage
 	m   *model
 }
 
 func (w *worker) open() error {
-	o, err := replog.Open(options(w.fs))
+	o, err := storage.Open(options(w.fs))
 	if err != nil {
 		return err
 	}
@@ -335,7 +335,7 @@ func (w *worker) save() error {
 func (w *worker) install() error {
 	m := w.m
 	slot := max(m.chosen, m.snapshot) + 1 + paxos.Slot(w.rng.IntN(4))
-	donor, err := replog.Open(options(faultfs.New()))
+	donor, err := storage.Open(options(faultfs.New()))
 	if err != nil {
 		return err
 	}
@@ -410,7 +410,7 @@ func TestPowerCutAtEveryOperation(t *testing.T) {
 				case i > 3:
 					fsys, ordered = w.fs.Crash(rng), false
 				}
-				o, err := replog.Open(options(fsys))
+				o, err := storage.Open(options(fsys))
 				var damaged *ondisk.DamagedError
 				if errors.As(err, &damaged) && damaged.Doubtful && !ordered {
 					doubtful++
@@ -440,7 +440,7 @@ func TestPowerCutAtEveryOperation(t *testing.T) {
 
 // goOn works a little on what was opened, loses what was not synced, and looks
 // again.
-func goOn(rng *rand.Rand, fsys *faultfs.FS, o *replog.Opened, received paxos.Slot) error {
+func goOn(rng *rand.Rand, fsys *faultfs.FS, o *storage.Opened, received paxos.Slot) error {
 	w := &worker{rng: rng, fs: fsys, st: o.Storage, m: newModel()}
 	w.m.adopt(o)
 	if o.Paxos.Applied >= received {

@@ -1,4 +1,4 @@
-package replog_test
+package storage_test
 
 import (
 	"errors"
@@ -7,8 +7,8 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/seed70370324/lockd/replog"
 	"github.com/seed70370324/lockd/replog/ondisk"
+	"github.com/seed70370324/lockd/replog/storage"
 	"github.com/seed70370324/lockd/replog/vfs"
 	"github.com/seed70370324/lockd/replog/vfs/faultfs"
 )
@@ -22,7 +22,7 @@ func TestForeignData(t *testing.T) {
 		before := contents(t, fsys)
 		opt := options(fsys)
 		opt.Cell, opt.Replica = ask[0], ask[1]
-		_, err := replog.Open(opt)
+		_, err := storage.Open(opt)
 		var foreign *ondisk.ForeignError
 		if !errors.As(err, &foreign) || foreign.FoundCell != "demo" || foreign.FoundReplica != "n1" ||
 			foreign.AskedCell != ask[0] || foreign.AskedReplica != ask[1] {
@@ -36,14 +36,14 @@ func TestForeignData(t *testing.T) {
 	other := faultfs.New()
 	opt := options(other)
 	opt.NewIncarnation = func() uint64 { return 12 }
-	if _, err := replog.Open(opt); err != nil {
+	if _, err := storage.Open(opt); err != nil {
 		t.Fatal(err)
 	}
 	segment, err := other.ReadFile(firstSegment)
 	must(t, err)
 	fsys := base.Kill()
 	must(t, fsys.WriteFile(firstSegment, segment))
-	_, err = replog.Open(options(fsys))
+	_, err = storage.Open(options(fsys))
 	var foreign *ondisk.ForeignError
 	if !errors.As(err, &foreign) || foreign.FoundIncarnation != 12 || foreign.Wanted != 4711 {
 		t.Errorf("a segment of another life: %v", err)
@@ -57,7 +57,7 @@ func TestDirectoryThatIsNotOurs(t *testing.T) {
 		must(t, fsys.MkdirAll("snap"))
 		must(t, fsys.WriteFile(name, []byte("something")))
 		before := contents(t, fsys)
-		_, err := replog.Open(options(fsys))
+		_, err := storage.Open(options(fsys))
 		var foreign *ondisk.ForeignError
 		if !errors.As(err, &foreign) || !strings.Contains(err.Error(), name) {
 			t.Errorf("%s: %v", name, err)
@@ -72,7 +72,7 @@ func TestDirectoryThatIsNotOurs(t *testing.T) {
 	write(t, st, 1, 2, 40)
 	must(t, st.Close())
 	must(t, fsys.Remove("identity"))
-	_, err := replog.Open(options(fsys))
+	_, err := storage.Open(options(fsys))
 	var foreign *ondisk.ForeignError
 	if !errors.As(err, &foreign) || !strings.Contains(err.Error(), "no file identity") || !strings.Contains(err.Error(), "put the very same file back") {
 		t.Errorf("data without identity: %v", err)
@@ -84,13 +84,13 @@ func TestDirectoryInUse(t *testing.T) {
 	first := openOS(t, dir, 1)
 	fsys, err := vfs.NewOSFS(dir)
 	must(t, err)
-	_, err = replog.Open(options(fsys))
+	_, err = storage.Open(options(fsys))
 	var inUse *vfs.InUseError
 	if !errors.As(err, &inUse) || inUse.PID != os.Getpid() || inUse.Dir != dir {
 		t.Fatalf("opened twice: %v", err)
 	}
 	must(t, first.Storage.Close())
-	o, err := replog.Open(replog.StorageOptions{FS: fsys, Cell: "demo", Replica: "n1", NewIncarnation: func() uint64 { return 1 }})
+	o, err := storage.Open(storage.Options{FS: fsys, Cell: "demo", Replica: "n1", NewIncarnation: func() uint64 { return 1 }})
 	must(t, err)
 	if o.Empty || o.Identity.Incarnation != 77 {
 		t.Errorf("opened again: %+v", o)
@@ -103,7 +103,7 @@ func TestErrorsNameTheDirectory(t *testing.T) {
 	must(t, os.WriteFile(filepath.Join(dir, "notes"), []byte("mine"), 0o600))
 	fsys, err := vfs.NewOSFS(dir)
 	must(t, err)
-	if _, err := replog.Open(options(fsys)); err == nil || !strings.Contains(err.Error(), dir) {
+	if _, err := storage.Open(options(fsys)); err == nil || !strings.Contains(err.Error(), dir) {
 		t.Errorf("%v", err)
 	}
 	if _, err := fsys.Create("../escape"); err == nil {

@@ -1,4 +1,4 @@
-package replog_test
+package storage_test
 
 import (
 	"bytes"
@@ -8,8 +8,8 @@ import (
 	"testing"
 
 	"github.com/seed70370324/lockd/paxos"
-	"github.com/seed70370324/lockd/replog"
 	"github.com/seed70370324/lockd/replog/ondisk"
+	"github.com/seed70370324/lockd/replog/storage"
 	"github.com/seed70370324/lockd/replog/vfs/faultfs"
 )
 
@@ -30,7 +30,7 @@ func TestLastSegmentGone(t *testing.T) {
 				must(t, after.Remove("log/"+n))
 			}
 			before := contents(t, after)
-			_, err = replog.Open(options(after))
+			_, err = storage.Open(options(after))
 			var damaged *ondisk.DamagedError
 			missing := "log/" + names[len(names)-gone]
 			if !errors.As(err, &damaged) || damaged.Doubtful || damaged.File != missing || !strings.Contains(err.Error(), "missing") {
@@ -51,7 +51,7 @@ func TestLastSegmentGone(t *testing.T) {
 // the rest.
 func TestLastSegmentGoneAfterAPowerCut(t *testing.T) {
 	story := func(fsys *faultfs.FS) error {
-		o, err := replog.Open(options(fsys))
+		o, err := storage.Open(options(fsys))
 		for slot := paxos.Slot(1); slot <= 9 && err == nil; slot++ {
 			if err = o.Storage.Append([]*paxos.Record{record(slot, 2500)}); err == nil {
 				err = o.Storage.Sync()
@@ -69,7 +69,7 @@ func TestLastSegmentGoneAfterAPowerCut(t *testing.T) {
 			t.Fatalf("operation %d: %v", k, err)
 		}
 		for how, after := range map[string]*faultfs.FS{"power cut": fsys.CrashLost(), "end of the process": fsys.Kill()} {
-			o, err := replog.Open(options(after))
+			o, err := storage.Open(options(after))
 			if err != nil {
 				t.Fatalf("operation %d, %s: %v", k, how, err)
 			}
@@ -82,7 +82,7 @@ func TestLastSegmentGoneAfterAPowerCut(t *testing.T) {
 				continue
 			}
 			must(t, after.Remove("log/"+names[len(names)-1]))
-			if _, err = replog.Open(options(after)); err == nil {
+			if _, err = storage.Open(options(after)); err == nil {
 				t.Fatalf("operation %d, %s: the last of %d segments is gone, and nothing notices", k, how, len(names))
 			}
 			noticed++
@@ -142,7 +142,7 @@ func TestLastVoteOfAClosedSegmentIsGone(t *testing.T) {
 		after := fsys.CrashLost()
 		must(t, spoil(after))
 		var damaged *ondisk.DamagedError
-		if _, err := replog.Open(options(after)); !errors.As(err, &damaged) || damaged.File != firstSegment {
+		if _, err := storage.Open(options(after)); !errors.As(err, &damaged) || damaged.File != firstSegment {
 			t.Errorf("%s: %v", what, err)
 		}
 	}
@@ -153,12 +153,12 @@ func TestLastVoteOfAClosedSegmentIsGone(t *testing.T) {
 // passed over, although what is left looks whole.
 func TestBlockThatShowsWhatItHeldBefore(t *testing.T) {
 	fsys := faultfs.New()
-	large := func(fsys *faultfs.FS) replog.StorageOptions {
+	large := func(fsys *faultfs.FS) storage.Options {
 		opts := options(fsys)
 		opts.SegmentBytes = 64 << 10 // all of it goes into one
 		return opts
 	}
-	o, err := replog.Open(large(fsys))
+	o, err := storage.Open(large(fsys))
 	must(t, err)
 	vote := func(slot paxos.Slot, n int) {
 		r := record(slot, n)
@@ -180,7 +180,7 @@ func TestBlockThatShowsWhatItHeldBefore(t *testing.T) {
 	after := fsys.CrashLost()
 	must(t, after.Overwrite(firstSegment, block, before))
 	var damaged *ondisk.DamagedError
-	if o, err := replog.Open(large(after)); !errors.As(err, &damaged) || damaged.Doubtful {
+	if o, err := storage.Open(large(after)); !errors.As(err, &damaged) || damaged.Doubtful {
 		t.Errorf("%v, found %+v", err, o)
 	}
 }

@@ -1,4 +1,4 @@
-package replog_test
+package storage_test
 
 import (
 	"errors"
@@ -8,10 +8,10 @@ import (
 	"testing"
 
 	"github.com/seed70370324/lockd/paxos"
-	"github.com/seed70370324/lockd/replog"
 	"github.com/seed70370324/lockd/replog/codec"
 	"github.com/seed70370324/lockd/replog/ondisk"
 	"github.com/seed70370324/lockd/replog/pb"
+	"github.com/seed70370324/lockd/replog/storage"
 	"github.com/seed70370324/lockd/replog/vfs/faultfs"
 )
 
@@ -99,7 +99,7 @@ func TestSnapshotsAndLogThatDoNotSuffice(t *testing.T) {
 		fsys := base.Kill()
 		must(t, spoil(fsys))
 		before := contents(t, fsys)
-		_, err := replog.Open(options(fsys))
+		_, err := storage.Open(options(fsys))
 		var damaged *ondisk.DamagedError
 		if !errors.As(err, &damaged) {
 			t.Errorf("%s: %v", what, err)
@@ -169,7 +169,7 @@ func TestFailedSnapshotChangesNothing(t *testing.T) {
 }
 
 // transfer gives the pieces of the newest snapshot of a storage.
-func transfer(t *testing.T, st *replog.Storage, limit int) []*pb.SnapshotChunk {
+func transfer(t *testing.T, st *storage.Storage, limit int) []*pb.SnapshotChunk {
 	t.Helper()
 	var out []*pb.SnapshotChunk
 	for at := int64(0); ; {
@@ -217,7 +217,7 @@ func TestSnapshotTransfer(t *testing.T) {
 		t.Fatalf("received %v, %v", got, decoded)
 	}
 	must(t, st.InstallSnapshot(got, paxos.Ballot{Round: 9, Replica: 3}, nil))
-	check := func(o *replog.Opened) {
+	check := func(o *storage.Opened) {
 		t.Helper()
 		if o.Paxos.Applied != 20 || o.Paxos.First != 21 || len(o.Paxos.Entries) != 5 || o.Paxos.Promised.Round != 9 ||
 			o.Configuration == nil {
@@ -262,7 +262,7 @@ func TestSpoiledTransferIsRefused(t *testing.T) {
 	}
 	other := options(faultfs.New())
 	other.Cell = "other"
-	o, err := replog.Open(other)
+	o, err := storage.Open(other)
 	must(t, err)
 	for i, p := range pieces {
 		if _, _, err = o.Storage.ReceiveSnapshot(p); err != nil && i < len(pieces)-1 {
@@ -298,13 +298,13 @@ func TestReceivedSnapshotIsOfThisCell(t *testing.T) {
 func TestReceivedSnapshotHasThisReplica(t *testing.T) {
 	fsys := twoSnapshots(t)
 	pieces := transfer(t, open(t, fsys).Storage, 100_000)
-	for what, change := range map[string]func(o *replog.StorageOptions){
-		"another replica": func(o *replog.StorageOptions) { o.Replica = "n2" },
-		"another disk":    func(o *replog.StorageOptions) { o.NewIncarnation = func() uint64 { return 4712 } },
+	for what, change := range map[string]func(o *storage.Options){
+		"another replica": func(o *storage.Options) { o.Replica = "n2" },
+		"another disk":    func(o *storage.Options) { o.NewIncarnation = func() uint64 { return 4712 } },
 	} {
 		opt := options(faultfs.New())
 		change(&opt)
-		o, err := replog.Open(opt)
+		o, err := storage.Open(opt)
 		must(t, err)
 		for _, p := range pieces {
 			_, _, err = o.Storage.ReceiveSnapshot(p)

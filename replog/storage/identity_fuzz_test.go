@@ -1,4 +1,4 @@
-package replog
+package storage
 
 import (
 	"bytes"

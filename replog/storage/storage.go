@@ -1,4 +1,4 @@
-package replog
+package storage
 
 import (
 	"errors"
@@ -9,6 +9,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/seed70370324/lockd/paxos"
+	"github.com/seed70370324/lockd/replog"
 	"github.com/seed70370324/lockd/replog/codec"
 	"github.com/seed70370324/lockd/replog/ondisk"
 	"github.com/seed70370324/lockd/replog/pb"
@@ -23,9 +24,9 @@ const (
 	MaxSegmentBytes = 1 << 30
 )
 
-// Storage is the durable part of a replica: identity, log and snapshots. Its
-// methods are StorageAPI's; they may be called by several goroutines, though
-// Append and Sync make sense from one.
+// Storage is the durable part of a replica: identity, log and snapshots. It
+// has the methods of API and Async; several goroutines may call them, though Append
+// and Sync make sense from one.
 type Storage struct {
 	fs      vfs.FS
 	stop    ondisk.FailStop
@@ -38,11 +39,11 @@ type Storage struct {
 }
 
 var (
-	_ StorageAPI   = (*Storage)(nil)
-	_ AsyncStorage = (*Storage)(nil)
+	_ API   = (*Storage)(nil)
+	_ Async = (*Storage)(nil)
 )
 
-func (o *StorageOptions) check() error {
+func (o *Options) check() error {
 	switch {
 	case o.FS == nil:
 		return errors.New("opening the storage: no file system given")
@@ -61,9 +62,9 @@ func (o *StorageOptions) check() error {
 
 // Open opens the storage in o.FS, or makes it there if it is empty. It checks
 // everything before it changes anything, so a start that fails destroys
-// nothing. Errors: *DamagedError, *ForeignError, *InUseError, or one of the
+// nothing. Errors: *ondisk.DamagedError, *ondisk.ForeignError, *vfs.InUseError, or one of the
 // file system.
-func Open(o StorageOptions) (*Opened, error) {
+func Open(o Options) (*Opened, error) {
 	if err := o.check(); err != nil {
 		return nil, err
 	}
@@ -99,7 +100,7 @@ func withDir(err error, fsys vfs.FS) error {
 	return err
 }
 
-func open(o *StorageOptions) (*Opened, error) {
+func open(o *Options) (*Opened, error) {
 	id, err := readIdentity(o.FS)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
@@ -128,7 +129,7 @@ func open(o *StorageOptions) (*Opened, error) {
 
 // restore checks that snapshot and log go together, then cleans up and gives
 // what was found.
-func (s *Storage) restore(o *StorageOptions, snaps *snapfile.Found, log *wal.Found) (*Opened, error) {
+func (s *Storage) restore(o *Options, snaps *snapfile.Found, log *wal.Found) (*Opened, error) {
 	base := snaps.Base()
 	// A replica's own snapshots are never ahead of its log (Node.save): this one
 	// was received, and it has not come to its installation. What the log holds
@@ -138,7 +139,7 @@ func (s *Storage) restore(o *StorageOptions, snaps *snapfile.Found, log *wal.Fou
 	if err := checkWhole(snaps, log); err != nil {
 		return nil, err
 	}
-	opened := &Opened{Storage: s, Identity: proto.CloneOf(s.id)}
+	opened := &Opened{Storage: s, Found: replog.Found{Identity: proto.CloneOf(s.id)}}
 	var c *paxos.Configuration
 	if base > 0 {
 		var err error
@@ -183,11 +184,11 @@ func (s *Storage) restore(o *StorageOptions, snaps *snapfile.Found, log *wal.Fou
 	return opened, nil
 }
 
-func (s *Storage) logOptions(o *StorageOptions) wal.Options {
+func (s *Storage) logOptions(o *Options) wal.Options {
 	return wal.Options{FS: o.FS, Stop: &s.stop, Identity: s.id, SegmentBytes: o.SegmentBytes}
 }
 
-func (s *Storage) snapOptions(o *StorageOptions) snapfile.Options {
+func (s *Storage) snapOptions(o *Options) snapfile.Options {
 	return snapfile.Options{FS: o.FS, Stop: &s.stop, Identity: s.id, Decode: o.Decode, CellIdentity: s.cellIdentity}
 }
 
@@ -246,7 +247,7 @@ func (s *Storage) repair(snaps *snapfile.Found, log *wal.Found) (notes []string,
 
 // create makes a new storage. The identity file comes last: until its name is
 // durable there is nothing, and the next start begins again.
-func create(o *StorageOptions) (*Opened, error) {
+func create(o *Options) (*Opened, error) {
 	notes, err := clearUnfinished(o)
 	if err != nil {
 		return nil, err
@@ -273,17 +274,16 @@ func create(o *StorageOptions) (*Opened, error) {
 		return nil, errors.Join(err, s.log.Close())
 	}
 	return &Opened{
-		Storage:  s,
-		Identity: proto.CloneOf(id),
-		Empty:    true,
-		Paxos:    paxos.Restored{First: 1},
-		Notes:    notes,
+		Storage: s,
+		Found:   replog.Found{Identity: proto.CloneOf(id), Paxos: paxos.Restored{First: 1}},
+		Empty:   true,
+		Notes:   notes,
 	}, nil
 }
 
 // clearUnfinished removes what a first start left that did not get as far as
 // the identity file. Anything else in the directory is not ours to touch.
-func clearUnfinished(o *StorageOptions) (notes []string, err error) {
+func clearUnfinished(o *Options) (notes []string, err error) {
 	foreign := func(name string) error {
 		return &ondisk.ForeignError{Found: name, AskedCell: o.Cell, AskedReplica: o.Replica}
 	}
@@ -325,24 +325,24 @@ func clearUnfinished(o *StorageOptions) (notes []string, err error) {
 	return notes, nil
 }
 
-// Append implements StorageAPI.
+// Append implements API.
 func (s *Storage) Append(records []*paxos.Record) error { return s.log.Append(records) }
 
-// Sync implements StorageAPI.
+// Sync implements API.
 func (s *Storage) Sync() error { return s.log.Sync() }
 
-// StartSync implements AsyncStorage.
+// StartSync implements Async.
 func (s *Storage) StartSync() (begun bool, err error) { return s.log.Start() }
 
-// FinishSync implements AsyncStorage.
+// FinishSync implements Async.
 func (s *Storage) FinishSync() error { return s.log.Finish() }
 
-// AwaitSync implements AsyncStorage.
+// AwaitSync implements Async.
 func (s *Storage) AwaitSync() bool {
 	return s.log.Await()
 }
 
-// WakeSync implements AsyncStorage.
+// WakeSync implements Async.
 func (s *Storage) WakeSync() {
 	s.log.Wake()
 }
@@ -353,7 +353,7 @@ func (s *Storage) cellIdentity() uint64 {
 	return s.id.CellIdentity
 }
 
-// SetFounded implements StorageAPI.
+// SetFounded implements API.
 func (s *Storage) SetFounded(cellIdentity uint64) error {
 	s.identity.Lock()
 	defer s.identity.Unlock()
@@ -375,14 +375,14 @@ func (s *Storage) SetFounded(cellIdentity uint64) error {
 	return nil
 }
 
-// Read implements StorageAPI.
+// Read implements API.
 func (s *Storage) Read(from paxos.Slot, limit int, chosen paxos.Slot) ([]paxos.Entry, bool, error) {
 	entries, trimmed, err := s.log.Read(from, limit, chosen)
 	return entries, trimmed, withDir(err, s.fs)
 }
 
-// SaveSnapshot implements StorageAPI.
-func (s *Storage) SaveSnapshot(meta *pb.SnapshotMeta, snap Snapshot) error {
+// SaveSnapshot implements API.
+func (s *Storage) SaveSnapshot(meta *pb.SnapshotMeta, snap replog.Snapshot) error {
 	m := proto.CloneOf(meta)
 	m.Format = codec.FormatVersion
 	if m.Cell == "" {
@@ -391,21 +391,21 @@ func (s *Storage) SaveSnapshot(meta *pb.SnapshotMeta, snap Snapshot) error {
 	return s.snaps.Save(m, snap)
 }
 
-// Trim implements StorageAPI. It never removes what would be needed to go on
+// Trim implements API. It never removes what would be needed to go on
 // from the older of the two snapshots, whatever slot says.
 func (s *Storage) Trim(slot paxos.Slot) error { return s.log.Trim(min(slot, s.snaps.Oldest())) }
 
-// ReadSnapshot implements StorageAPI.
+// ReadSnapshot implements API.
 func (s *Storage) ReadSnapshot(slot paxos.Slot, offset int64, limit int) (*pb.SnapshotChunk, error) {
 	return s.snaps.Read(slot, offset, limit)
 }
 
-// ReceiveSnapshot implements StorageAPI.
+// ReceiveSnapshot implements API.
 func (s *Storage) ReceiveSnapshot(c *pb.SnapshotChunk) (*pb.SnapshotMeta, any, error) {
 	return s.snaps.Receive(c)
 }
 
-// InstallSnapshot implements StorageAPI.
+// InstallSnapshot implements API.
 func (s *Storage) InstallSnapshot(meta *pb.SnapshotMeta, promised paxos.Ballot, entries []paxos.Entry) error {
 	base := paxos.Slot(meta.GetSlot())
 	if newest := s.snaps.Newest(); base == 0 || base != newest {
@@ -421,7 +421,7 @@ func (s *Storage) InstallSnapshot(meta *pb.SnapshotMeta, promised paxos.Ballot, 
 	return s.snaps.Installed(base)
 }
 
-// Close implements StorageAPI. What was not synced is not durable.
+// Close implements API. What was not synced is not durable.
 func (s *Storage) Close() error {
 	s.stop.Close()
 	err := errors.Join(s.snaps.Close(), s.log.Close())

@@ -1,4 +1,4 @@
-package replog_test
+package storage_test
 
 import (
 	"bytes"
@@ -12,17 +12,17 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/seed70370324/lockd/paxos"
-	"github.com/seed70370324/lockd/replog"
+	"github.com/seed70370324/lockd/replog/storage"
 	"github.com/seed70370324/lockd/replog/vfs"
 )
 
-func openOS(tb testing.TB, dir string, segment int64) *replog.Opened {
+func openOS(tb testing.TB, dir string, segment int64) *storage.Opened {
 	tb.Helper()
 	fsys, err := vfs.NewOSFS(dir)
 	if err != nil {
 		tb.Fatal(err)
 	}
-	o, err := replog.Open(replog.StorageOptions{FS: fsys, Cell: "demo", Replica: "n1", SegmentBytes: segment,
+	o, err := storage.Open(storage.Options{FS: fsys, Cell: "demo", Replica: "n1", SegmentBytes: segment,
 		NewIncarnation: func() uint64 { return 77 }})
 	if err != nil {
 		tb.Fatal(err)
