@@ -15,7 +15,7 @@ import (
 	"github.com/seed70370324/lockd/internal/usage"
 	"github.com/seed70370324/lockd/internal/version"
 	"github.com/seed70370324/lockd/lockd/server"
-	"github.com/seed70370324/lockd/replog"
+	"github.com/seed70370324/lockd/replog/storage"
 )
 
 // daemonFlags are what `lockd` is told; each one may also stand in the
@@ -158,8 +158,8 @@ func (f *daemonFlags) finish() (server.Config, error) {
 			return c, usageError{fmt.Errorf("--%s %v: cannot be negative", v.name, v.value)}
 		}
 	}
-	if t.SegmentBytes > replog.MaxSegmentBytes {
-		return c, usageError{fmt.Errorf("--segment-bytes %d: at most %d (1 GiB) are possible", t.SegmentBytes, replog.MaxSegmentBytes)}
+	if t.SegmentBytes > storage.MaxSegmentBytes {
+		return c, usageError{fmt.Errorf("--segment-bytes %d: at most %d (1 GiB) are possible", t.SegmentBytes, storage.MaxSegmentBytes)}
 	}
 	return c, f.checkTimes()
 }

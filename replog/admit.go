@@ -6,6 +6,7 @@ import (
 
 	"github.com/seed70370324/lockd/internal/invariant"
 	"github.com/seed70370324/lockd/paxos"
+	"github.com/seed70370324/lockd/replog/codec"
 	"github.com/seed70370324/lockd/replog/pb"
 )
 
@@ -29,7 +30,7 @@ func (e *RefusedError) Error() string {
 }
 
 // knownConfiguration finds the configuration that is known to be chosen.
-func (n *Node) knownConfiguration(found *Opened) error {
+func (n *Node) knownConfiguration(found *Found) error {
 	identity := found.Identity.GetCellIdentity()
 	chosen := found.Paxos.Applied > 0 || found.Paxos.Chosen > 0
 	switch first, ok := n.accepted.get(1); {
@@ -291,7 +292,7 @@ func (n *Node) peerReceived(id paxos.ReplicaID, m *pb.PeerMessage) {
 }
 
 func (n *Node) paxosReceived(p *peer, m *pb.PaxosMessage) {
-	msg, err := DecodeMessage(m, p.id, n.id)
+	msg, err := codec.DecodeMessage(m, p.id, n.id)
 	if err != nil {
 		if n.now-p.notedAt >= noteAgain || p.noted != err.Error() {
 			p.noted, p.notedAt = err.Error(), n.now

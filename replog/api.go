@@ -10,57 +10,8 @@ import (
 
 // ---- the seams to the outside ----
 
-// FS is the part of a file system that the log uses, rooted in the data
-// directory; names are relative and slash-separated. OSFS is the real one;
-// package faultfs has one that forgets what was not synced.
-type FS interface {
-	// Create makes a new file (an existing one is an error).
-	Create(name string) (File, error)
-	// Open opens an existing file for reading and writing.
-	Open(name string) (File, error)
-	Rename(from, to string) error
-	Remove(name string) error
-	// List returns the names in a directory ("" the root), sorted.
-	List(dir string) ([]string, error)
-	MkdirAll(dir string) error
-	// SyncDir makes creations, renames and removals in dir durable.
-	SyncDir(dir string) error
-}
-
-// File is an open file of an FS.
-type File interface {
-	io.ReaderAt
-	io.WriterAt
-	Size() (int64, error)
-	// Preallocate makes the file at least size bytes long, zero filled.
-	Preallocate(size int64) error
-	Truncate(size int64) error
-	// Sync makes the content durable (fdatasync). After an error nothing
-	// about the file may be believed.
-	Sync() error
-	// WriteSync is WriteAt and Sync of what it writes, in one. Offset, length and
-	// memory are aligned to 4096 bytes. Of what else was written to the file and
-	// not synced it promises nothing. After an error nothing about the file may
-	// be believed.
-	WriteSync(p []byte, off int64) error
-	Close() error
-}
-
-// AsyncFile is offered by a File whose WriteSync need not be waited for.
-type AsyncFile interface {
-	// StartWriteSync begins a WriteSync; false: that cannot be done here, and
-	// nothing was written. Until FinishWriteSync has returned p must not be
-	// changed, and nothing else written to the file.
-	StartWriteSync(p []byte, off int64) (begun bool, err error)
-	// FinishWriteSync waits for the end of what was begun.
-	FinishWriteSync() error
-	// AwaitWriteSync and WakeWriteSync are AsyncStorage's AwaitSync and WakeSync.
-	AwaitWriteSync() bool
-	WakeWriteSync()
-}
-
 // StateMachine is what the log is for. All methods are called by the node's
-// Step except Decode and the writing of a Snapshot, which run beside it.
+// Step; the writing of a Snapshot runs beside it.
 type StateMachine interface {
 	// Apply takes a chosen entry; slots come in order without a gap.
 	Apply(e paxos.Entry)
@@ -73,89 +24,6 @@ type StateMachine interface {
 // Snapshot is an immutable view that can write itself.
 type Snapshot interface {
 	WriteSnapshot(w io.Writer) error
-}
-
-// Decode reads what a Snapshot wrote. It has no side effect.
-type Decode func(r io.Reader) (state any, err error)
-
-// ---- what is on disk: one value, used by one goroutine at a time except
-// where it is said ----
-
-// StorageOptions say where the data is and whose it is.
-type StorageOptions struct {
-	FS           FS
-	Cell         string
-	Replica      string
-	SegmentBytes int64 // default 64 MiB
-	Decode       Decode
-	// NewIncarnation returns a random number (for an empty directory).
-	NewIncarnation func() uint64
-}
-
-// Opened is what Open found.
-type Opened struct {
-	Storage       *Storage
-	Identity      *pb.Identity
-	Empty         bool // the directory was empty: a new incarnation was made
-	Paxos         paxos.Restored
-	Configuration *paxos.Configuration // newest known, nil before founding
-	State         any                  // decoded snapshot, nil if there is none
-	Notes         []string             // what an operator should read (torn tail cut, ...)
-}
-
-// AsyncStorage is offered by a StorageAPI whose Sync need not be waited for.
-type AsyncStorage interface {
-	// StartSync begins a Sync and does not wait for the disk, though the kernel
-	// may for a moment; begun is false where that is not possible and all is left
-	// to FinishSync. That must follow in any case, with nothing else that concerns
-	// the log but Read asked between them. Snapshots may be saved, read and
-	// received.
-	StartSync() (begun bool, err error)
-	// FinishSync is Sync, or waits for the one that was begun.
-	FinishSync() error
-	// AwaitSync is for the goroutine that calls FinishSync, to wait in before there
-	// is anything to finish: so that to begin a flush wakes nobody, its end alone
-	// does. It returns when a flush that StartSync has begun, or begins meanwhile,
-	// has ended, after WakeSync, and perhaps for nothing. False: that is not
-	// possible here, or not yet, and it has not waited.
-	AwaitSync() bool
-	// WakeSync makes an AwaitSync return, the next one if none is under way. Any
-	// goroutine may call it while no Sync, Append or FinishSync is under way.
-	WakeSync()
-}
-
-// StorageAPI is what the shell (and the simulator) calls; *Storage has it.
-// Open is `func Open(o StorageOptions) (*Opened, error)`; its errors are
-// *DamagedError, *ForeignError (another cell's or replica's data), *InUseError.
-type StorageAPI interface {
-	// Append takes records for the next Sync, in order; they must not be changed
-	// until it has returned.
-	Append(records []*paxos.Record) error
-	// Sync writes all that was appended and makes it durable, with one flush.
-	// After an error the storage refuses everything (fail-stop).
-	Sync() error
-	// SetFounded writes the cell's identity into the identity file, durably.
-	SetFounded(cellIdentity uint64) error
-	// Read returns entries known chosen from slot from on, about limit bytes, and
-	// none above chosen: up to there the last record of each slot must have been
-	// made durable. It may run beside Append and Sync. trimmed: from is before the first slot kept.
-	Read(from paxos.Slot, limit int, chosen paxos.Slot) (entries []paxos.Entry, trimmed bool, err error)
-	// SaveSnapshot writes a snapshot beside the log and makes it durable; it
-	// may run beside everything else. The newest two are kept.
-	SaveSnapshot(meta *pb.SnapshotMeta, s Snapshot) error
-	// Trim drops segments that hold nothing above slot.
-	Trim(slot paxos.Slot) error
-	// ReadSnapshot reads a piece of the newest snapshot's file (or of that of
-	// slot, if not 0 and still there).
-	ReadSnapshot(slot paxos.Slot, offset int64, limit int) (*pb.SnapshotChunk, error)
-	// ReceiveSnapshot adds a piece to the snapshot that is being received. With
-	// the last one it is verified, decoded and made durable under its name, and
-	// returned; until then meta is nil.
-	ReceiveSnapshot(c *pb.SnapshotChunk) (meta *pb.SnapshotMeta, state any, err error)
-	// InstallSnapshot forgets the whole log below the received snapshot and
-	// begins a new segment behind it, with the promise and the entries given.
-	InstallSnapshot(meta *pb.SnapshotMeta, promised paxos.Ballot, entries []paxos.Entry) error
-	Close() error
 }
 
 // ---- the node: paxos + bookkeeping of log and snapshots + apply ----
@@ -323,8 +191,16 @@ type NodeOptions struct {
 	Now            time.Duration
 }
 
+// Found is what a storage held at the start, as far as the node needs to know it.
+type Found struct {
+	Identity      *pb.Identity
+	Paxos         paxos.Restored
+	Configuration *paxos.Configuration // newest known, nil before founding
+	State         any                  // decoded snapshot, nil if there is none
+}
+
 // NodeAPI is what the shell and the simulator call; *Node has it.
-// NewNode is `func NewNode(o NodeOptions, found *Opened, sm StateMachine) (*Node, error)`.
+// NewNode is `func NewNode(o NodeOptions, found *Found, sm StateMachine) (*Node, error)`.
 type NodeAPI interface {
 	// Step takes one event at time now. Effects gather until Take.
 	Step(now time.Duration, ev Event)

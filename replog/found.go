@@ -8,6 +8,7 @@ import (
 
 	"github.com/seed70370324/lockd/internal/invariant"
 	"github.com/seed70370324/lockd/paxos"
+	"github.com/seed70370324/lockd/replog/codec"
 	"github.com/seed70370324/lockd/replog/pb"
 )
 
@@ -116,7 +117,7 @@ func (n *Node) report(p *peer) {
 		Name:        n.o.Name,
 		Incarnation: n.incarnation,
 		Empty:       n.empty(),
-		Attempt:     EncodeConfiguration(n.attempt()),
+		Attempt:     codec.EncodeConfiguration(n.attempt()),
 	}
 	for _, m := range n.initial.Members {
 		f.Members = append(f.Members, m.Name)
@@ -179,7 +180,7 @@ func (n *Node) firstConfiguration() *paxos.Configuration {
 	}
 	for _, p := range n.peers {
 		// obstacle has decoded it and found it good.
-		if c, err := DecodeConfiguration(p.report.GetAttempt()); err == nil && c != nil {
+		if c, err := codec.DecodeConfiguration(p.report.GetAttempt()); err == nil && c != nil {
 			return c
 		}
 	}
@@ -252,7 +253,7 @@ func (n *Node) attemptObstacle() string {
 		return why
 	}
 	for _, p := range n.peers {
-		c, err := DecodeConfiguration(p.report.GetAttempt())
+		c, err := codec.DecodeConfiguration(p.report.GetAttempt())
 		if err != nil {
 			return fmt.Sprintf("waits: what %s says cannot be understood: %v", p.name, err)
 		}

@@ -7,6 +7,7 @@ import (
 
 	"github.com/seed70370324/lockd/internal/invariant"
 	"github.com/seed70370324/lockd/paxos"
+	"github.com/seed70370324/lockd/replog/codec"
 	"github.com/seed70370324/lockd/replog/pb"
 )
 
@@ -174,7 +175,7 @@ func (n *Node) snapshotReceived(ev SnapshotReceived) {
 // isOurs reports whether a snapshot is one of this cell, with this replica in it
 // as it is.
 func (n *Node) isOurs(m *pb.SnapshotMeta) bool {
-	c, err := DecodeConfiguration(m.GetConfig())
+	c, err := codec.DecodeConfiguration(m.GetConfig())
 	ours := err == nil && c != nil && m.GetCell() == n.o.Cell && c.Cell == n.o.Cell && c.CellIdentity == m.GetCellIdentity() &&
 		(n.config == nil || c.CellIdentity == n.config.CellIdentity)
 	return ours && slices.ContainsFunc(c.Members, func(m paxos.Member) bool {
@@ -237,7 +238,7 @@ func (n *Node) enter() {
 		n.px.Step(n.now, paxos.Trimmed{Slot: slot})
 		return
 	}
-	c, err := DecodeConfiguration(meta.GetConfig())
+	c, err := codec.DecodeConfiguration(meta.GetConfig())
 	invariant.Assert(err == nil, "the configuration in a snapshot that was checked: %v", err)
 	n.sm.Restore(state)
 	n.applied = slot

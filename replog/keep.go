@@ -5,6 +5,7 @@ import (
 
 	"github.com/seed70370324/lockd/internal/invariant"
 	"github.com/seed70370324/lockd/paxos"
+	"github.com/seed70370324/lockd/replog/codec"
 	"github.com/seed70370324/lockd/replog/pb"
 )
 
@@ -107,12 +108,12 @@ func (n *Node) save() {
 // meta describes a snapshot of the present state.
 func (n *Node) meta() *pb.SnapshotMeta {
 	return &pb.SnapshotMeta{
-		Format:       formatVersion,
+		Format:       codec.FormatVersion,
 		Slot:         uint64(n.applied),
-		Config:       EncodeConfiguration(n.config),
+		Config:       codec.EncodeConfiguration(n.config),
 		Cell:         n.o.Cell,
 		CellIdentity: n.config.CellIdentity,
-		Promised:     EncodeBallot(n.promised),
+		Promised:     codec.EncodeBallot(n.promised),
 	}
 }
 

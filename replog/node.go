@@ -9,6 +9,7 @@ import (
 
 	"github.com/seed70370324/lockd/internal/invariant"
 	"github.com/seed70370324/lockd/paxos"
+	"github.com/seed70370324/lockd/replog/codec"
 	"github.com/seed70370324/lockd/replog/pb"
 )
 
@@ -89,7 +90,7 @@ func (p *peer) speaks() bool { return p.connected && p.refused == "" }
 // state of the snapshot is restored into it here, the log behind it is applied
 // by the first Take. Errors say what is wrong with the options or the data;
 // *RefusedError: the cell knows this replica with another disk.
-func NewNode(o NodeOptions, found *Opened, sm StateMachine) (*Node, error) {
+func NewNode(o NodeOptions, found *Found, sm StateMachine) (*Node, error) {
 	o.setDefaults()
 	initial, err := initialConfiguration(&o)
 	if err != nil {
@@ -491,7 +492,7 @@ func (n *Node) maySend(m *paxos.Message) bool {
 func outgoing(m *paxos.Message) Send {
 	return Send{
 		To:      m.To,
-		Message: &pb.PeerMessage{Body: &pb.PeerMessage_Paxos{Paxos: EncodeMessage(m)}},
+		Message: &pb.PeerMessage{Body: &pb.PeerMessage_Paxos{Paxos: codec.EncodeMessage(m)}},
 		Bulk:    m.Kind == paxos.MsgCatchUpReply || m.Kind == paxos.MsgValues,
 	}
 }

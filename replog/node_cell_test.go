@@ -15,8 +15,9 @@ import (
 
 	"github.com/seed70370324/lockd/paxos"
 	"github.com/seed70370324/lockd/replog"
-	"github.com/seed70370324/lockd/replog/faultfs"
 	"github.com/seed70370324/lockd/replog/pb"
+	"github.com/seed70370324/lockd/replog/storage"
+	"github.com/seed70370324/lockd/replog/vfs/faultfs"
 )
 
 // A cell of nodes in one goroutine: disks that forget, a network that delays
@@ -54,10 +55,10 @@ type host struct {
 	index   int
 	name    string
 	fs      *faultfs.FS
-	storage *replog.Storage
+	storage *storage.Storage
 	node    *replog.Node
 	sm      *chain
-	opened  *replog.Opened
+	opened  *storage.Opened
 	o       replog.NodeOptions
 	events  []replog.Event // completions
 	disk    []replog.Effects
@@ -166,7 +167,7 @@ func (h *host) helloNow() *pb.PeerHello {
 
 func (h *host) start() error {
 	c := h.c
-	opened, err := replog.Open(replog.StorageOptions{
+	opened, err := storage.Open(storage.Options{
 		FS: h.fs, Cell: "demo", Replica: h.name, SegmentBytes: 1, Decode: decodeChain, NewIncarnation: c.fresh,
 	})
 	if err != nil {
@@ -191,7 +192,7 @@ func (h *host) start() error {
 		c.options(&o)
 	}
 	sm := &chain{c: c, filler: c.filler}
-	node, err := replog.NewNode(o, opened, sm)
+	node, err := replog.NewNode(o, &opened.Found, sm)
 	if err != nil {
 		return errors.Join(err, opened.Storage.Close())
 	}
@@ -211,7 +212,7 @@ func (h *host) start() error {
 
 // checkLog reads all that the log on disk gives for chosen, as a peer that lags
 // would be given it.
-func (h *host) checkLog(o *replog.Opened) {
+func (h *host) checkLog(o *storage.Opened) {
 	for from := o.Paxos.First; from <= o.Paxos.Chosen; {
 		entries, trimmed, err := o.Storage.Read(from, 1<<20, o.Paxos.Chosen)
 		h.must(err)
@@ -400,7 +401,7 @@ func (h *host) send(s replog.Send) {
 // checkFounded checks that the disk, as it is, tells of the cell that the identity
 // file is to name: a crash right behind the file must not leave it alone.
 func (h *host) checkFounded() {
-	o, err := replog.Open(replog.StorageOptions{FS: h.fs.CrashLost(), Cell: "demo", Replica: h.name, SegmentBytes: 1,
+	o, err := storage.Open(storage.Options{FS: h.fs.CrashLost(), Cell: "demo", Replica: h.name, SegmentBytes: 1,
 		Decode: decodeChain, NewIncarnation: func() uint64 { return 1 }})
 	h.must(err)
 	if e := o.Paxos.Entries; o.Paxos.Applied == 0 && (len(e) == 0 || e[0].Slot != 1 || e[0].Value.Kind != paxos.Config) {

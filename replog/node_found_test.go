@@ -10,6 +10,7 @@ import (
 	"github.com/seed70370324/lockd/paxos"
 	"github.com/seed70370324/lockd/replog"
 	"github.com/seed70370324/lockd/replog/pb"
+	"github.com/seed70370324/lockd/replog/storage"
 )
 
 func founded(c *cell) func() bool {
@@ -71,7 +72,7 @@ func TestFoundingWithEverybodyThere(t *testing.T) {
 // reopenIdentity reads the identity from what is durable.
 func reopenIdentity(t *testing.T, h *host) uint64 {
 	t.Helper()
-	o, err := replog.Open(replog.StorageOptions{FS: h.fs.Crash(h.c.rng), Cell: "demo", Replica: h.name, SegmentBytes: 1,
+	o, err := storage.Open(storage.Options{FS: h.fs.Crash(h.c.rng), Cell: "demo", Replica: h.name, SegmentBytes: 1,
 		Decode: decodeChain, NewIncarnation: h.c.fresh})
 	if err != nil {
 		t.Fatal(err)
@@ -377,8 +378,8 @@ func TestReplicaThatMissedItsFounding(t *testing.T) {
 }
 
 func TestBadOptionsAndData(t *testing.T) {
-	opened := func() *replog.Opened {
-		return &replog.Opened{Identity: &pb.Identity{Incarnation: 7}}
+	opened := func() *replog.Found {
+		return &replog.Found{Identity: &pb.Identity{Incarnation: 7}}
 	}
 	members := func(names ...string) (m []paxos.Member) {
 		for _, n := range names {
@@ -390,18 +391,18 @@ func TestBadOptionsAndData(t *testing.T) {
 	for _, test := range []struct {
 		what    string
 		cluster []paxos.Member
-		change  func(*replog.Opened)
+		change  func(*replog.Found)
 		want    string
 	}{
 		{"not a member", members("n2", "n3"), nil, "not in the initial cluster (n2, n3)"},
 		{"twice", members("n1", "n2", "n1"), nil, `"n1" twice`},
 		{"no name", members("n1", ""), nil, "without a name"},
-		{"log gone", members("n1"), func(o *replog.Opened) { o.Identity.CellIdentity = 5 }, "are gone"},
-		{"another identity", members("n1"), func(o *replog.Opened) {
+		{"log gone", members("n1"), func(o *replog.Found) { o.Identity.CellIdentity = 5 }, "are gone"},
+		{"another identity", members("n1"), func(o *replog.Found) {
 			o.Identity.CellIdentity, o.Configuration, o.Paxos.Chosen = 5, conf, 1
 		}, "were copied"},
-		{"another disk", members("n1"), func(o *replog.Opened) { o.Configuration, o.Paxos.Applied = conf, 1 }, "with another disk"},
-		{"no longer a member", members("n0", "n1"), func(o *replog.Opened) {
+		{"another disk", members("n1"), func(o *replog.Found) { o.Configuration, o.Paxos.Applied = conf, 1 }, "with another disk"},
+		{"no longer a member", members("n0", "n1"), func(o *replog.Found) {
 			o.Configuration, o.Paxos.Applied = &paxos.Configuration{Cell: "demo", Members: []paxos.Member{{ID: 1, Name: "n5"}}}, 1
 		}, `has no replica "n1"; its members are n5`},
 	} {
@@ -475,7 +476,7 @@ func TestIdentityWaitsForSlotOne(t *testing.T) {
 	c.pass(time.Second) // settle checks each SetFounded against the disk
 	h.held = false
 	c.until("named by the identity file", func() bool {
-		o, err := replog.Open(replog.StorageOptions{FS: h.fs.CrashLost(), Cell: "demo", Replica: h.name, SegmentBytes: 1,
+		o, err := storage.Open(storage.Options{FS: h.fs.CrashLost(), Cell: "demo", Replica: h.name, SegmentBytes: 1,
 			Decode: decodeChain, NewIncarnation: func() uint64 { return 1 }})
 		c.hosts[2].must(err)
 		return o.Identity.CellIdentity != 0

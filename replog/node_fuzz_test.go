@@ -13,6 +13,7 @@ import (
 	"github.com/seed70370324/lockd/internal/fuzzing"
 	"github.com/seed70370324/lockd/paxos"
 	"github.com/seed70370324/lockd/replog"
+	"github.com/seed70370324/lockd/replog/codec"
 	"github.com/seed70370324/lockd/replog/pb"
 )
 
@@ -33,7 +34,7 @@ func FuzzNodePeers(f *testing.F) {
 		return all
 	}
 	paxosMessage := func(m paxos.Message) *pb.PeerMessage {
-		return &pb.PeerMessage{Body: &pb.PeerMessage_Paxos{Paxos: replog.EncodeMessage(&m)}}
+		return &pb.PeerMessage{Body: &pb.PeerMessage_Paxos{Paxos: codec.EncodeMessage(&m)}}
 	}
 	hello := &pb.PeerMessage{Body: &pb.PeerMessage_Hello{Hello: &pb.PeerHello{
 		Cell: "demo", Name: "n2", Replica: 2, Incarnation: 5007, Version: replog.PeerVersion, Founded: true, CellIdentity: 9}}}

@@ -5,6 +5,7 @@ import (
 
 	"github.com/seed70370324/lockd/paxos"
 	"github.com/seed70370324/lockd/replog"
+	"github.com/seed70370324/lockd/replog/codec"
 	"github.com/seed70370324/lockd/replog/pb"
 )
 
@@ -39,7 +40,7 @@ func newLateAccept(t *testing.T) *lateAccept {
 	}
 	conf := source.node.Configuration()
 	source.must(source.storage.SaveSnapshot(&pb.SnapshotMeta{Slot: uint64(l.last), Cell: "demo",
-		Config: replog.EncodeConfiguration(conf), CellIdentity: conf.CellIdentity}, state))
+		Config: codec.EncodeConfiguration(conf), CellIdentity: conf.CellIdentity}, state))
 	var err error
 	l.chunk, err = source.storage.ReadSnapshot(l.last, 0, 1<<20)
 	source.must(err)

@@ -6,6 +6,7 @@ import (
 
 	"github.com/seed70370324/lockd/paxos"
 	"github.com/seed70370324/lockd/replog"
+	"github.com/seed70370324/lockd/replog/codec"
 	"github.com/seed70370324/lockd/replog/pb"
 )
 
@@ -23,7 +24,7 @@ func TestSnapshotOverASlowLink(t *testing.T) {
 	l.last++
 	conf := source.node.Configuration()
 	source.must(source.storage.SaveSnapshot(&pb.SnapshotMeta{Slot: uint64(l.last), Cell: "demo",
-		Config: replog.EncodeConfiguration(conf), CellIdentity: conf.CellIdentity}, state))
+		Config: codec.EncodeConfiguration(conf), CellIdentity: conf.CellIdentity}, state))
 
 	for _, i := range []int{0, 3, 4} {
 		c.disconnect(l.h, c.hosts[i])

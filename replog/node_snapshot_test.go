@@ -8,6 +8,7 @@ import (
 
 	"github.com/seed70370324/lockd/paxos"
 	"github.com/seed70370324/lockd/replog"
+	"github.com/seed70370324/lockd/replog/codec"
 	"github.com/seed70370324/lockd/replog/pb"
 )
 
@@ -245,7 +246,7 @@ func TestLeadsWhileASnapshotIsInstalled(t *testing.T) {
 	b2 := paxos.Ballot{Round: b1.Round + 1, Replica: 2}
 	source := c.hosts[1]
 	snapshot := chain{c: c, slot: last}
-	meta := &pb.SnapshotMeta{Slot: uint64(last), Cell: "demo", Config: replog.EncodeConfiguration(source.node.Configuration()),
+	meta := &pb.SnapshotMeta{Slot: uint64(last), Cell: "demo", Config: codec.EncodeConfiguration(source.node.Configuration()),
 		CellIdentity: source.node.Configuration().CellIdentity}
 	source.must(source.storage.SaveSnapshot(meta, snapshot))
 	chunk, err := source.storage.ReadSnapshot(last, 0, 1<<20)
@@ -273,7 +274,7 @@ func TestLeadsWhileASnapshotIsInstalled(t *testing.T) {
 		h.node.Step(now, replog.Tick{})
 		for _, m := range settle() {
 			px := m.GetPaxos()
-			b := replog.DecodeBallot(px.GetBallot())
+			b := codec.DecodeBallot(px.GetBallot())
 			switch paxos.MessageKind(px.GetKind()) {
 			case paxos.MsgProbe:
 				receive(1, paxos.Message{Kind: paxos.MsgProbeReply, OK: true, Chosen: from, Sequence: px.Sequence})

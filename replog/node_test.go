@@ -7,6 +7,7 @@ import (
 
 	"github.com/seed70370324/lockd/paxos"
 	"github.com/seed70370324/lockd/replog"
+	"github.com/seed70370324/lockd/replog/codec"
 	"github.com/seed70370324/lockd/replog/pb"
 )
 
@@ -225,5 +226,5 @@ func (c *cell) fault() {
 }
 
 func paxosMessage(m paxos.Message) *pb.PeerMessage {
-	return &pb.PeerMessage{Body: &pb.PeerMessage_Paxos{Paxos: replog.EncodeMessage(&m)}}
+	return &pb.PeerMessage{Body: &pb.PeerMessage_Paxos{Paxos: codec.EncodeMessage(&m)}}
 }

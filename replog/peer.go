@@ -13,8 +13,8 @@ import (
 
 	"github.com/seed70370324/lockd/internal/wire"
 	"github.com/seed70370324/lockd/paxos"
-	"github.com/seed70370324/lockd/replog/lane"
 	"github.com/seed70370324/lockd/replog/pb"
+	"github.com/seed70370324/lockd/replog/peer/lane"
 	"google.golang.org/protobuf/proto"
 )
 

@@ -13,6 +13,7 @@ import (
 	"github.com/seed70370324/lockd/internal/fuzzing"
 	"github.com/seed70370324/lockd/internal/wire"
 	"github.com/seed70370324/lockd/paxos"
+	"github.com/seed70370324/lockd/replog/codec"
 	"github.com/seed70370324/lockd/replog/pb"
 )
 
@@ -23,7 +24,7 @@ func FuzzPeerMessage(f *testing.F) {
 		m := paxos.Message{Kind: kind, Ballot: paxos.Ballot{Round: 3, Replica: 1}, Promised: paxos.Ballot{Round: 2, Replica: 3},
 			Slot: 9, Chosen: 8, First: 2, Sequence: 77, OK: kind%2 == 0, Limit: 1 << 20,
 			Entries: []paxos.Entry{{Slot: 1}, {Slot: 9, Chosen: true, Value: paxos.Value{Kind: paxos.Batch, Commands: [][]byte{[]byte("x")}}}}}
-		b, err := proto.Marshal(EncodeMessage(&m))
+		b, err := proto.Marshal(codec.EncodeMessage(&m))
 		if err != nil {
 			f.Fatal(err)
 		}
@@ -35,13 +36,13 @@ func FuzzPeerMessage(f *testing.F) {
 		fuzzing.Bounded(t, 512*uint64(len(payload))+1<<20, func() {
 			p := &pb.PaxosMessage{}
 			if err = proto.Unmarshal(payload, p); err == nil {
-				m, err = DecodeMessage(p, 1, 2)
+				m, err = codec.DecodeMessage(p, 1, 2)
 			}
 		})
 		if err != nil {
 			return
 		}
-		b, err := proto.Marshal(EncodeMessage(&m))
+		b, err := proto.Marshal(codec.EncodeMessage(&m))
 		if err != nil {
 			t.Fatalf("what was decoded cannot be encoded: %v", err)
 		}
@@ -49,7 +50,7 @@ func FuzzPeerMessage(f *testing.F) {
 		if err := proto.Unmarshal(b, p); err != nil {
 			t.Fatal(err)
 		}
-		if again, err := DecodeMessage(p, 1, 2); err != nil || !reflect.DeepEqual(m, again) {
+		if again, err := codec.DecodeMessage(p, 1, 2); err != nil || !reflect.DeepEqual(m, again) {
 			t.Fatalf("%+v comes back as %+v, %v", m, again, err)
 		}
 	})
@@ -92,7 +93,7 @@ func FuzzPeerStream(f *testing.F) {
 	hello := func(lane string) *pb.PeerMessage {
 		return helloMessage(&pb.PeerHello{Cell: "test", Name: "n1", Replica: 1, Incarnation: 101, Version: PeerVersion}, lane, "n2")
 	}
-	message := &pb.PeerMessage{Body: &pb.PeerMessage_Paxos{Paxos: EncodeMessage(&paxos.Message{Kind: paxos.MsgHeartbeat, Sequence: 5})}}
+	message := &pb.PeerMessage{Body: &pb.PeerMessage_Paxos{Paxos: codec.EncodeMessage(&paxos.Message{Kind: paxos.MsgHeartbeat, Sequence: 5})}}
 	chunk := &pb.PeerMessage{Body: &pb.PeerMessage_SnapshotChunk{SnapshotChunk: &pb.SnapshotChunk{Slot: 3, Size: 9, Data: []byte("piece")}}}
 	fuzzing.Seed(f, "main", peerFrames(hello(laneMain), message, message), uint8(0))
 	fuzzing.Seed(f, "bulk", peerFrames(hello(laneBulk), chunk), uint8(3))

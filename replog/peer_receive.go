@@ -5,8 +5,8 @@ import (
 	"time"
 
 	"github.com/seed70370324/lockd/internal/wire"
-	"github.com/seed70370324/lockd/replog/lane"
 	"github.com/seed70370324/lockd/replog/pb"
+	"github.com/seed70370324/lockd/replog/peer/lane"
 )
 
 // arrivingEvery is how often the node is told that a large message is on its way,

@@ -16,6 +16,8 @@ import (
 // sealBytes is the length of the seal behind a message.
 const sealBytes = 4
 
+var castagnoli = crc32.MakeTable(crc32.Castagnoli)
+
 var errSeal = errors.New("a message was changed on its way: its checksum is wrong")
 
 // sealed is a message with its seal, as the wire package encodes it.

@@ -8,6 +8,7 @@ import (
 
 	"github.com/seed70370324/lockd/internal/wire"
 	"github.com/seed70370324/lockd/paxos"
+	"github.com/seed70370324/lockd/replog/codec"
 	"github.com/seed70370324/lockd/replog/pb"
 )
 
@@ -27,7 +28,7 @@ func TestSeal(t *testing.T) {
 		Entries: []paxos.Entry{{Slot: 9, Value: paxos.Value{Kind: paxos.Batch, Commands: [][]byte{[]byte("put /x")}}}}}
 	for _, m := range []*pb.PeerMessage{
 		{},
-		{Body: &pb.PeerMessage_Paxos{Paxos: EncodeMessage(accept)}},
+		{Body: &pb.PeerMessage_Paxos{Paxos: codec.EncodeMessage(accept)}},
 		helloMessage(&pb.PeerHello{Name: "n1", Incarnation: 7}, laneMain, "n2"),
 	} {
 		b := sealedBytes(t, m)

@@ -7,8 +7,8 @@ import (
 
 	"github.com/seed70370324/lockd/internal/wire"
 	"github.com/seed70370324/lockd/paxos"
-	"github.com/seed70370324/lockd/replog/lane"
 	"github.com/seed70370324/lockd/replog/pb"
+	"github.com/seed70370324/lockd/replog/peer/lane"
 )
 
 // The sending half of a link: package lane decides what leaves when, here it is

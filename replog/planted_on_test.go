@@ -6,7 +6,8 @@ import (
 	"os"
 
 	"github.com/seed70370324/lockd/internal/invariant"
+	"github.com/seed70370324/lockd/internal/plantedtest"
 )
 
 // In this build the environment says which bug is planted.
-func init() { invariant.Plant(invariant.Bug(os.Getenv("LOCKD_PLANTED_BUG"))) }
+func init() { invariant.Plant(invariant.Bug(os.Getenv(plantedtest.Variable))) }

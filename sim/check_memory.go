@@ -2,8 +2,8 @@ package sim
 
 import (
 	"github.com/seed70370324/lockd/paxos"
-	"github.com/seed70370324/lockd/replog"
 	"github.com/seed70370324/lockd/replog/pb"
+	"github.com/seed70370324/lockd/replog/storage"
 )
 
 // said is what a replica has let out of its hands: promises and votes that
@@ -114,7 +114,7 @@ func (s *said) vote(m *pb.PaxosMessage) {
 
 // checkRemembers holds what a replica finds on its disk against what it has
 // said in its earlier lives.
-func (p *process) checkRemembers(o *replog.Opened) {
+func (p *process) checkRemembers(o *storage.Opened) {
 	w := p.w
 	if o.Paxos.Promised.Less(p.said.promised) {
 		p.tellDisk(o, o.Paxos.Chosen)
@@ -139,7 +139,7 @@ func (p *process) checkRemembers(o *replog.Opened) {
 }
 
 // tellDisk says what a disk holds around a slot, ahead of a failed check.
-func (p *process) tellDisk(o *replog.Opened, slot paxos.Slot) {
+func (p *process) tellDisk(o *storage.Opened, slot paxos.Slot) {
 	if !p.w.telling() {
 		return
 	}

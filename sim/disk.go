@@ -5,8 +5,9 @@ import (
 
 	"github.com/seed70370324/lockd/paxos"
 	"github.com/seed70370324/lockd/replog"
-	"github.com/seed70370324/lockd/replog/faultfs"
+	"github.com/seed70370324/lockd/replog/ondisk"
 	"github.com/seed70370324/lockd/replog/pb"
+	"github.com/seed70370324/lockd/replog/vfs/faultfs"
 )
 
 // disk stands in for the daemon's disk goroutines. One does what has an order
@@ -283,7 +284,7 @@ func (d *disk) must(what string, err error) bool {
 // bearable handles an error of a snapshot's file: the replica goes on with what
 // it had before, unless the whole machine is gone.
 func (d *disk) bearable(what string, err error) bool {
-	var stopped *replog.StoppedError
+	var stopped *ondisk.StoppedError
 	switch {
 	case errors.Is(err, faultfs.ErrStopped), errors.As(err, &stopped):
 		return d.must(what, err)

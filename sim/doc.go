@@ -15,7 +15,7 @@
 //
 // The code that runs is the product's: replica.Replica (which is paxos, the
 // log's node, the store and the master), replog.Storage over
-// replog/faultfs, and the client's machine.Machine. Only the shells around them
+// replog/vfs/faultfs, and the client's machine.Machine. Only the shells around them
 // (sockets, goroutines, real files) have a stand-in here: process and client.
 package sim
 

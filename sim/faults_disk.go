@@ -5,8 +5,9 @@ import (
 	"strings"
 
 	"github.com/seed70370324/lockd/lockd/replica"
-	"github.com/seed70370324/lockd/replog"
-	"github.com/seed70370324/lockd/replog/faultfs"
+	"github.com/seed70370324/lockd/replog/storage"
+	"github.com/seed70370324/lockd/replog/vfs"
+	"github.com/seed70370324/lockd/replog/vfs/faultfs"
 )
 
 var diskOps = []faultfs.Op{faultfs.Sync, faultfs.Write, faultfs.SyncDir, faultfs.Rename, faultfs.Create, faultfs.Remove, faultfs.Resize}
@@ -198,9 +199,9 @@ func (w *World) startSecond(p *process) {
 	w.happened(FaultSecondProcess)
 	w.trace.add(w.now, "second process", uint64(p.index))
 	before := p.fs.Ops()
-	opened, err := replog.Open(replog.StorageOptions{FS: p.fs, Cell: cellName, Replica: p.name, SegmentBytes: w.plan.segmentBytes,
+	opened, err := storage.Open(storage.Options{FS: p.fs, Cell: cellName, Replica: p.name, SegmentBytes: w.plan.segmentBytes,
 		Decode: replica.DecodeSnapshot, NewIncarnation: func() uint64 { return 1 }})
-	var inUse *replog.InUseError
+	var inUse *vfs.InUseError
 	if opened != nil || !errors.As(err, &inUse) || !strings.Contains(err.Error(), "is in use") || p.fs.Ops() != before {
 		w.fail("start", "a second process with the data of %s is not kept away: %v", p.name, err)
 		return

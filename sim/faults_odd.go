@@ -4,7 +4,7 @@ import (
 	"errors"
 	"io/fs"
 
-	"github.com/seed70370324/lockd/replog/faultfs"
+	"github.com/seed70370324/lockd/replog/vfs/faultfs"
 )
 
 // opRead stands for a read, which is none of faultfs's counted operations.

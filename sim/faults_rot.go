@@ -7,7 +7,7 @@ import (
 	"strings"
 
 	"github.com/seed70370324/lockd/replog"
-	"github.com/seed70370324/lockd/replog/faultfs"
+	"github.com/seed70370324/lockd/replog/vfs/faultfs"
 )
 
 // faultSpoil lets the disk of a replica rot by one bit, or exchanges it for an

@@ -9,8 +9,9 @@ import (
 
 	"github.com/seed70370324/lockd/lockd/replica"
 	"github.com/seed70370324/lockd/paxos"
-	"github.com/seed70370324/lockd/replog"
-	"github.com/seed70370324/lockd/replog/faultfs"
+	"github.com/seed70370324/lockd/replog/ondisk"
+	"github.com/seed70370324/lockd/replog/storage"
+	"github.com/seed70370324/lockd/replog/vfs/faultfs"
 )
 
 // faultWrongStart starts a process with the data of a replica that does not run,
@@ -30,7 +31,7 @@ func (w *World) faultWrongStart() {
 	switch s.below(4) {
 	case 0:
 		what, err = "another name", openAs(w, copied, cellName, "nobody")
-		var foreign *replog.ForeignError
+		var foreign *ondisk.ForeignError
 		if !errors.As(err, &foreign) {
 			err = wrongError(err)
 		}
@@ -57,7 +58,7 @@ var errStarts = errors.New("it is not refused for that")
 func wrongError(err error) error { return fmt.Errorf("%w: %v", errStarts, err) }
 
 func openAs(w *World, f *faultfs.FS, cell, name string) error {
-	opened, err := replog.Open(replog.StorageOptions{FS: f, Cell: cell, Replica: name, SegmentBytes: w.plan.segmentBytes,
+	opened, err := storage.Open(storage.Options{FS: f, Cell: cell, Replica: name, SegmentBytes: w.plan.segmentBytes,
 		Decode: replica.DecodeSnapshot, NewIncarnation: func() uint64 { return 1 }})
 	if err == nil {
 		err = errors.Join(errStarts, opened.Storage.Close())
@@ -91,7 +92,7 @@ func (w *World) openFormat(f *faultfs.FS, by int) error {
 // startWithOptions starts a replica whose list of members, or name, does not fit
 // its data.
 func (w *World) startWithOptions(p *process, f *faultfs.FS) (what string, err error) {
-	opened, err := replog.Open(replog.StorageOptions{FS: f, Cell: cellName, Replica: p.name, SegmentBytes: w.plan.segmentBytes,
+	opened, err := storage.Open(storage.Options{FS: f, Cell: cellName, Replica: p.name, SegmentBytes: w.plan.segmentBytes,
 		Decode: replica.DecodeSnapshot, NewIncarnation: func() uint64 { return 1 }})
 	if err != nil {
 		return "", fmt.Errorf("its data cannot be opened now: %w", err)
@@ -124,7 +125,7 @@ func (w *World) startWithOptions(p *process, f *faultfs.FS) (what string, err er
 		what = "an identity that was copied"
 		opened.Identity.Incarnation ^= 1
 	}
-	if _, err = replica.New(o, opened); err == nil {
+	if _, err = replica.New(o, &opened.Found); err == nil {
 		err = errStarts
 	}
 	if closing := opened.Storage.Close(); closing != nil {

@@ -9,8 +9,9 @@ import (
 	"github.com/seed70370324/lockd/lockd/replica"
 	"github.com/seed70370324/lockd/paxos"
 	"github.com/seed70370324/lockd/replog"
-	"github.com/seed70370324/lockd/replog/faultfs"
 	"github.com/seed70370324/lockd/replog/pb"
+	"github.com/seed70370324/lockd/replog/storage"
+	"github.com/seed70370324/lockd/replog/vfs/faultfs"
 )
 
 // Peers that are out of their mind, and strangers in a replica's name. What they
@@ -365,7 +366,7 @@ func (w *World) strangeSnapshot(p *process) *pb.SnapshotChunk {
 	case 3:
 		c.Members[0], c.Members[1] = c.Members[1], c.Members[0]
 	}
-	opened, err := replog.Open(replog.StorageOptions{FS: faultfs.New(), Cell: cell, Replica: "stranger", Decode: replica.DecodeSnapshot,
+	opened, err := storage.Open(storage.Options{FS: faultfs.New(), Cell: cell, Replica: "stranger", Decode: replica.DecodeSnapshot,
 		SegmentBytes: 64 << 10, NewIncarnation: func() uint64 { return 1 }})
 	if err != nil {
 		w.fail("simulator", "a storage in memory cannot be opened: %v", err)

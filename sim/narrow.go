@@ -4,7 +4,7 @@ import (
 	"cmp"
 
 	"github.com/seed70370324/lockd/replog"
-	"github.com/seed70370324/lockd/replog/lane"
+	"github.com/seed70370324/lockd/replog/peer/lane"
 )
 
 // Narrow links. A link is fast unless SetLink says otherwise, and costs nothing

@@ -63,7 +63,7 @@ var plantedElsewhere = map[string][]invariant.Bug{
 	"lockd/replica": {invariant.LeaseAheadOfNews, invariant.NotedGetsLease, invariant.AnsweredIsSilent, invariant.WatchSkips},
 	"paxos": {invariant.ValueOfAnyBallot, invariant.CatchUpGivesAccepted, invariant.MinorityKeepsLead, invariant.LearnersPromise,
 		invariant.LeaderLearns},
-	"replog/lane": {invariant.PartsOutOfPlace},
+	"replog/peer/lane": {invariant.PartsOutOfPlace},
 	"store": {invariant.OldCellTimeTaken, invariant.OldRequestTaken, invariant.EphemeralOfNext, invariant.GhostStartsItself, invariant.HeldByAnybody, invariant.ClearVoidsNothing, invariant.OldExpiryTaken,
 		invariant.PutOnContainerGoes},
 	"client/machine": {invariant.OverloadedNotRepeated, invariant.CloseSaysWorkEnded, invariant.AnswerBeforeGuard},

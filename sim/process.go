@@ -10,9 +10,11 @@ import (
 	"github.com/seed70370324/lockd/lockd/replica"
 	"github.com/seed70370324/lockd/paxos"
 	"github.com/seed70370324/lockd/replog"
-	"github.com/seed70370324/lockd/replog/faultfs"
-	"github.com/seed70370324/lockd/replog/lane"
+	"github.com/seed70370324/lockd/replog/ondisk"
 	"github.com/seed70370324/lockd/replog/pb"
+	"github.com/seed70370324/lockd/replog/peer/lane"
+	"github.com/seed70370324/lockd/replog/storage"
+	"github.com/seed70370324/lockd/replog/vfs/faultfs"
 	"github.com/seed70370324/lockd/store"
 )
 
@@ -43,8 +45,8 @@ type process struct {
 	pauses      int  // pauses in force
 	role        replica.Role
 	rep         *replica.Replica
-	storage     *replog.Storage
-	opened      *replog.Opened
+	storage     *storage.Storage
+	opened      *storage.Opened
 	identity    uint64 // of the cell, once known
 	mailbox     []replica.Event
 	spare       []replica.Event // memory for the next mailbox
@@ -124,7 +126,7 @@ func (p *process) start() {
 	if w.faulty && w.faultRandom.chance(w.plan.crashInOpen) {
 		p.fs.StopAfter(int(w.faultRandom.below(12)))
 	}
-	opened, err := replog.Open(replog.StorageOptions{
+	opened, err := storage.Open(storage.Options{
 		FS: p.fs, Cell: cellName, Replica: p.name, SegmentBytes: w.plan.segmentBytes,
 		Decode: replica.DecodeSnapshot, NewIncarnation: func() uint64 { return w.diskRandom.uint64()>>1 | 1 },
 	})
@@ -162,7 +164,7 @@ func (p *process) start() {
 		w.happened(FaultPageCacheLies)
 	}
 	p.up, p.torn = true, false
-	rep, err := replica.New(p.options(), opened)
+	rep, err := replica.New(p.options(), &opened.Found)
 	if err != nil {
 		w.fail("start", "%s cannot start from its own data: %v", p.name, err)
 		return
@@ -182,7 +184,7 @@ func (p *process) start() {
 // is spared.
 func (p *process) refuse(err error) {
 	w := p.w
-	var damaged *replog.DamagedError
+	var damaged *ondisk.DamagedError
 	switch {
 	case isDiskFault(err):
 		w.tell(p.name, "its disk fails while it starts: %v", err)
@@ -214,7 +216,7 @@ func (p *process) out(err error) {
 	p.refused = err
 	w.counts.refused++
 	text := err.Error()
-	var damaged *replog.DamagedError
+	var damaged *ondisk.DamagedError
 	if errors.As(err, &damaged) && !strings.Contains(text, damaged.File) {
 		w.fail("start", "%s refuses to start and does not say where its data are damaged: %s", p.name, text)
 	}

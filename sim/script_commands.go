@@ -4,7 +4,7 @@ import (
 	"sort"
 	"strings"
 
-	"github.com/seed70370324/lockd/replog/faultfs"
+	"github.com/seed70370324/lockd/replog/vfs/faultfs"
 )
 
 // command reads one command. Those of a client may begin with its name. Before

@@ -8,6 +8,7 @@ import (
 	"github.com/seed70370324/lockd/client/machine"
 	wirepb "github.com/seed70370324/lockd/internal/wire/pb"
 	"github.com/seed70370324/lockd/replog"
+	"github.com/seed70370324/lockd/replog/ondisk"
 	"github.com/seed70370324/lockd/store"
 	storepb "github.com/seed70370324/lockd/store/pb"
 )
@@ -107,7 +108,7 @@ func refuses(r *process, why string) string {
 	if r.refused == nil {
 		return fmt.Sprintf("%s does not refuse (up: %v)", r.name, r.up)
 	}
-	var damaged *replog.DamagedError
+	var damaged *ondisk.DamagedError
 	var stranger *replog.RefusedError
 	is := "something else"
 	switch {

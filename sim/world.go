@@ -6,7 +6,7 @@ import (
 
 	"github.com/seed70370324/lockd/lockd/replica"
 	"github.com/seed70370324/lockd/paxos"
-	"github.com/seed70370324/lockd/replog/faultfs"
+	"github.com/seed70370324/lockd/replog/vfs/faultfs"
 )
 
 // World is one run: everything there is, and the one queue of what will happen.

@@ -6,7 +6,7 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/seed70370324/lockd/replog"
+	"github.com/seed70370324/lockd/replog/ondisk"
 )
 
 // wound is what was done to a file of a replica: that file, and nothing else,
@@ -21,12 +21,12 @@ type wound struct {
 // the segment next to it, which may be the one that tells), or, for what is
 // doubtful or missing in the log, a torn write.
 func (p *process) explains(err error) bool {
-	var foreign *replog.ForeignError
+	var foreign *ondisk.ForeignError
 	if errors.As(err, &foreign) {
 		// Without the identity what else is there is nobody's.
 		return foreign.Found != "" && p.wounded("identity", true)
 	}
-	var damaged *replog.DamagedError
+	var damaged *ondisk.DamagedError
 	if !errors.As(err, &damaged) {
 		return false
 	}

@@ -81,7 +81,7 @@ const (
 	HungDiskKeepsLead    Bug = "hung-disk-keeps-lead"    // a leader whose disk hangs while writes come stays
 	LearnersPromise      Bug = "learners-promise-counts" // promises of members without a vote count
 	LeaderLearns         Bug = "leader-learns"           // a leader learns slots by catch-up
-	// Of the links between replicas. replog/lane's tests find them.
+	// Of the links between replicas. replog/peer/lane's tests find them.
 	PartsWithoutWindow Bug = "parts-without-window" // a link sends parts although the window is full
 	PartsOutOfPlace    Bug = "parts-out-of-place"   // a part is taken that does not belong where it stands
 

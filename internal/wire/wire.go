@@ -26,7 +26,7 @@ const (
 	KindClient = 1 // pb.ClientMessage
 	KindServer = 2 // pb.ServerMessage
 	KindPeer   = 3 // replog's PeerMessage
-	// Between replicas, see replog/lane.
+	// Between replicas, see replog/peer/lane.
 	KindPeerPart = 4 // a part of a PeerMessage
 	KindPeerAck  = 5 // how much has arrived
 )

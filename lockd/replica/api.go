@@ -107,7 +107,7 @@ type Observer interface {
 	Restored(slot paxos.Slot, s *store.Store)
 }
 
-// API of *Replica. New is `func New(o Options, found *replog.Opened) (*Replica, error)`.
+// API of *Replica. New is `func New(o Options, found *replog.Found) (*Replica, error)`.
 type API interface {
 	Step(now time.Duration, ev Event)
 	// Begin returns what the log owes to disk and peers before what was chosen is

@@ -153,7 +153,7 @@ func unfounded(t testing.TB, n int, edit ...func(*Options)) *testCell {
 			f(&o)
 		}
 		r := &testReplica{c: c, inbox: map[ConnID][]*wirepb.ServerMessage{}, ended: map[ConnID]string{}}
-		rep, err := build(o, &replog.Opened{}, func(sm replog.StateMachine) (replog.NodeAPI, error) {
+		rep, err := build(o, &replog.Found{}, func(sm replog.StateMachine) (replog.NodeAPI, error) {
 			r.log = &handLog{c: c, id: paxos.ReplicaID(i), sm: sm}
 			return r.log, nil
 		})

@@ -9,8 +9,9 @@ import (
 	wirepb "github.com/seed70370324/lockd/internal/wire/pb"
 	"github.com/seed70370324/lockd/paxos"
 	"github.com/seed70370324/lockd/replog"
-	"github.com/seed70370324/lockd/replog/faultfs"
 	replogpb "github.com/seed70370324/lockd/replog/pb"
+	"github.com/seed70370324/lockd/replog/storage"
+	"github.com/seed70370324/lockd/replog/vfs/faultfs"
 	storepb "github.com/seed70370324/lockd/store/pb"
 )
 
@@ -29,8 +30,8 @@ type live struct {
 	id      paxos.ReplicaID
 	name    string
 	fs      *faultfs.FS
-	opened  *replog.Opened
-	storage *replog.Storage
+	opened  *storage.Opened
+	storage *storage.Storage
 	up, cut bool
 	in      []Event
 	inbox   map[ConnID][]*wirepb.ServerMessage
@@ -52,9 +53,9 @@ func newLiveCell(t testing.TB, n int, edit func(*Options)) *liveCell {
 }
 
 func (l *live) start() {
-	o := replog.StorageOptions{FS: l.fs, Cell: "test", Replica: l.name, SegmentBytes: 1 << 20,
+	o := storage.Options{FS: l.fs, Cell: "test", Replica: l.name, SegmentBytes: 1 << 20,
 		Decode: DecodeSnapshot, NewIncarnation: func() uint64 { return 1000 + uint64(l.id) }}
-	opened, err := replog.Open(o)
+	opened, err := storage.Open(o)
 	if err != nil {
 		l.c.t.Fatalf("opening the log of %s: %v", l.name, err)
 	}
@@ -71,7 +72,7 @@ func (l *live) start() {
 		l.edit(&ro)
 	}
 	l.limits = ro.Node.State
-	if l.Replica, err = New(ro, opened); err != nil {
+	if l.Replica, err = New(ro, &opened.Found); err != nil {
 		l.c.t.Fatalf("starting %s: %v", l.name, err)
 	}
 	l.up, l.in, l.last = true, nil, l.last+100

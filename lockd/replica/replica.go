@@ -48,14 +48,14 @@ const foundingEvery = time.Second
 
 // New makes a replica from what was found on disk. found must have been opened
 // with DecodeSnapshot.
-func New(o Options, found *replog.Opened) (*Replica, error) {
+func New(o Options, found *replog.Found) (*Replica, error) {
 	return build(o, found, func(sm replog.StateMachine) (replog.NodeAPI, error) {
 		return replog.NewNode(o.Node, found, sm)
 	})
 }
 
 // build makes a replica over any log.
-func build(o Options, found *replog.Opened, log func(replog.StateMachine) (replog.NodeAPI, error)) (*Replica, error) {
+func build(o Options, found *replog.Found, log func(replog.StateMachine) (replog.NodeAPI, error)) (*Replica, error) {
 	mo := o.master()
 	r := &Replica{o: o, now: o.Node.Now, started: o.Node.Now, store: store.New(),
 		cell: cellClock{at: o.Node.Now, drift: int64(mo.DriftPPM)}}

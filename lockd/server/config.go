@@ -15,6 +15,7 @@ import (
 	"github.com/seed70370324/lockd/lockd/replica"
 	"github.com/seed70370324/lockd/paxos"
 	"github.com/seed70370324/lockd/replog"
+	"github.com/seed70370324/lockd/replog/vfs"
 )
 
 // Config says what a replica is, where it listens and what it keeps. The zero
@@ -47,7 +48,7 @@ type Config struct {
 	Limits Limits
 	Tuning Tuning
 	Logger *slog.Logger // default: discard
-	FS     replog.FS    // default: replog.OSFS in DataDir
+	FS     vfs.FS       // default: vfs.OSFS in DataDir
 }
 
 // Limits bound what clients can make the replica hold.

@@ -9,6 +9,7 @@ import (
 	"github.com/seed70370324/lockd/lockd/replica"
 	"github.com/seed70370324/lockd/paxos"
 	"github.com/seed70370324/lockd/replog"
+	"github.com/seed70370324/lockd/replog/storage"
 )
 
 // diskWork is what one batch of the loop owes to the log, in its order.
@@ -34,8 +35,8 @@ func (w *diskWork) empty() bool {
 // flight, a follower gets no more than its leader's window, and everything else
 // is one item an event.
 type disk struct {
-	storage replog.StorageAPI
-	async   replog.AsyncStorage // storage, if it is one
+	storage storage.API
+	async   storage.Async // storage, if it is one
 	// post reports to the loop, and may take its turn, unless aside; send sends
 	// messages to peers; fail stops the replica. None of them waits for anybody.
 	post    func(ev replica.Event, aside bool)
@@ -61,9 +62,9 @@ type disk struct {
 	start    time.Time     // of the flush
 }
 
-func newDisk(storage replog.StorageAPI) *disk {
-	async, _ := storage.(replog.AsyncStorage)
-	return &disk{storage: storage, async: async, wake: make(chan struct{}, 1), done: make(chan struct{})}
+func newDisk(st storage.API) *disk {
+	async, _ := st.(storage.Async)
+	return &disk{storage: st, async: async, wake: make(chan struct{}, 1), done: make(chan struct{})}
 }
 
 // put takes a batch's work; the loop alone calls it. It begins the flush if

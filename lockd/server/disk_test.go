@@ -12,7 +12,9 @@ import (
 	"github.com/seed70370324/lockd/lockd/replica"
 	"github.com/seed70370324/lockd/paxos"
 	"github.com/seed70370324/lockd/replog"
+	"github.com/seed70370324/lockd/replog/ondisk"
 	"github.com/seed70370324/lockd/replog/pb"
+	"github.com/seed70370324/lockd/replog/storage"
 )
 
 // history is what happened, in order, as the disk's neighbours see it.
@@ -36,9 +38,9 @@ func (h *history) String() string {
 // scriptedStorage writes what it is asked into a history. A Sync waits for the
 // gate, if there is one.
 type scriptedStorage struct {
-	replog.StorageAPI // nil: what is not scripted must not be called
-	h                 *history
-	gate              chan error
+	storage.API // nil: what is not scripted must not be called
+	h           *history
+	gate        chan error
 }
 
 func (s *scriptedStorage) Append(records []*paxos.Record) error {
@@ -90,8 +92,8 @@ func (s asyncStorage) FinishSync() error {
 
 func scriptedDisk(s *scriptedStorage) *disk { return diskOn(s, s) }
 
-func diskOn(storage replog.StorageAPI, s *scriptedStorage) *disk {
-	d := newDisk(storage)
+func diskOn(st storage.API, s *scriptedStorage) *disk {
+	d := newDisk(st)
 	d.metrics = newShellMetrics()
 	d.post = func(ev replica.Event, _ bool) {
 		switch ev := ev.(type) {
@@ -323,7 +325,7 @@ func TestSnapshotIsGivenUpAtStop(t *testing.T) {
 
 // brokenStorage fails at snapshots.
 type brokenStorage struct {
-	replog.StorageAPI
+	storage.API
 	err error
 }
 
@@ -340,7 +342,7 @@ func TestStoppedStorageEndsTheReplica(t *testing.T) {
 		ends bool
 	}{
 		{io.ErrUnexpectedEOF, false},
-		{fmt.Errorf("saving: %w", &replog.StoppedError{Doing: "naming a file", Err: io.ErrUnexpectedEOF}), true},
+		{fmt.Errorf("saving: %w", &ondisk.StoppedError{Doing: "naming a file", Err: io.ErrUnexpectedEOF}), true},
 	} {
 		sl := newSlow(brokenStorage{err: test.err})
 		var events []replica.Event

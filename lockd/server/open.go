@@ -8,20 +8,22 @@ import (
 	"time"
 
 	"github.com/seed70370324/lockd/lockd/replica"
-	"github.com/seed70370324/lockd/replog"
+	"github.com/seed70370324/lockd/replog/ondisk"
+	"github.com/seed70370324/lockd/replog/storage"
+	"github.com/seed70370324/lockd/replog/vfs"
 )
 
 // open locks and reads the data directory. Its errors say what to do.
-func (s *Server) open() (*replog.Opened, error) {
+func (s *Server) open() (*storage.Opened, error) {
 	fs := s.cfg.FS
 	if fs == nil {
 		var err error
-		if fs, err = replog.NewOSFS(s.cfg.DataDir); err != nil {
+		if fs, err = vfs.NewOSFS(s.cfg.DataDir); err != nil {
 			return nil, fmt.Errorf("--data-dir: %w: give a directory that this user can make and write", err)
 		}
 	}
 	start := time.Now()
-	opened, err := replog.Open(replog.StorageOptions{
+	opened, err := storage.Open(storage.Options{
 		FS:             fs,
 		Cell:           s.cfg.Cell,
 		Replica:        s.cfg.Name,
@@ -43,16 +45,16 @@ func (s *Server) open() (*replog.Opened, error) {
 // openError names the flag; the error itself says in plain words what is wrong
 // with the directory and what to do. Nothing in it was changed.
 func openError(dir string, err error) error {
-	var inUse *replog.InUseError
-	var foreign *replog.ForeignError
-	var damaged *replog.DamagedError
+	var inUse *vfs.InUseError
+	var foreign *ondisk.ForeignError
+	var damaged *ondisk.DamagedError
 	if errors.As(err, &inUse) || errors.As(err, &foreign) || errors.As(err, &damaged) {
 		return fmt.Errorf("--data-dir %s: %w", dir, err)
 	}
 	return fmt.Errorf("--data-dir %s cannot be opened: %w", dir, err)
 }
 
-func closeStorage(s replog.StorageAPI) error {
+func closeStorage(s storage.API) error {
 	if err := s.Close(); err != nil {
 		return fmt.Errorf("close the data directory: %w", err)
 	}

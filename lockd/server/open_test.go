@@ -9,7 +9,7 @@ import (
 	"weak"
 
 	"github.com/seed70370324/lockd/paxos"
-	"github.com/seed70370324/lockd/replog"
+	"github.com/seed70370324/lockd/replog/storage"
 )
 
 // TestWhatIsReadAtTheStartIsLetGo: what a replica finds in its log is the
@@ -48,7 +48,7 @@ func TestWhatIsReadAtTheStartIsLetGo(t *testing.T) {
 
 // startFound starts a server that has something in its log, and watches over
 // what was read.
-func startFound(t *testing.T, s *Server) (found weak.Pointer[replog.Opened], entries weak.Pointer[paxos.Entry], stop func()) {
+func startFound(t *testing.T, s *Server) (found weak.Pointer[storage.Opened], entries weak.Pointer[paxos.Entry], stop func()) {
 	t.Helper()
 	opened, err := s.open()
 	if err != nil {

@@ -9,6 +9,7 @@ import (
 	"github.com/seed70370324/lockd/paxos"
 	"github.com/seed70370324/lockd/replog"
 	"github.com/seed70370324/lockd/replog/pb"
+	"github.com/seed70370324/lockd/replog/storage"
 )
 
 const (
@@ -27,7 +28,7 @@ type peers struct {
 }
 
 // newPeers makes the connections' shell; nothing is dialled before Start.
-func (s *Server) newPeers(opened *replog.Opened, rep *replica.Replica, box *mailbox) (*peers, error) {
+func (s *Server) newPeers(opened *storage.Opened, rep *replica.Replica, box *mailbox) (*peers, error) {
 	c := rep.Configuration()
 	self := paxos.ReplicaID(0)
 	for _, m := range c.Members {

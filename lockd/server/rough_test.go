@@ -13,7 +13,7 @@ import (
 
 	"github.com/seed70370324/lockd/internal/wire"
 	"github.com/seed70370324/lockd/internal/wire/pb"
-	"github.com/seed70370324/lockd/replog"
+	"github.com/seed70370324/lockd/replog/vfs"
 )
 
 func contains(s, part string) bool { return strings.Contains(s, part) }
@@ -189,24 +189,24 @@ func hasLine(text, prefix string) bool {
 
 // failingFS is a file system whose files fail to flush from some point on.
 type failingFS struct {
-	replog.FS
+	vfs.FS
 	broken chan struct{} // closed: from now on
 }
 
 var errBroken = errors.New("the disk is broken")
 
-func (f failingFS) wrap(file replog.File, err error) (replog.File, error) {
+func (f failingFS) wrap(file vfs.File, err error) (vfs.File, error) {
 	if err != nil {
 		return nil, err
 	}
 	return failingFile{file, f}, nil
 }
 
-func (f failingFS) Create(name string) (replog.File, error) { return f.wrap(f.FS.Create(name)) }
-func (f failingFS) Open(name string) (replog.File, error)   { return f.wrap(f.FS.Open(name)) }
+func (f failingFS) Create(name string) (vfs.File, error) { return f.wrap(f.FS.Create(name)) }
+func (f failingFS) Open(name string) (vfs.File, error)   { return f.wrap(f.FS.Open(name)) }
 
 type failingFile struct {
-	replog.File
+	vfs.File
 	fs failingFS
 }
 
@@ -264,9 +264,9 @@ func TestDiskFailureStopsTheReplica(t *testing.T) {
 	}
 }
 
-func osfs(t *testing.T, dir string) replog.FS {
+func osfs(t *testing.T, dir string) vfs.FS {
 	t.Helper()
-	fs, err := replog.NewOSFS(dir)
+	fs, err := vfs.NewOSFS(dir)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -13,6 +13,7 @@ import (
 	"github.com/seed70370324/lockd/lockd/admin"
 	"github.com/seed70370324/lockd/lockd/replica"
 	"github.com/seed70370324/lockd/replog"
+	"github.com/seed70370324/lockd/replog/storage"
 )
 
 // handOverTime bounds how long a stopping master waits for its successor.
@@ -135,7 +136,7 @@ func (s *Server) Run(ctx context.Context) error {
 // begin opens the data and starts everything on it. Only the storage outlives
 // it of what was found: the entries and the state that were read would stay in
 // memory for as long as Run had them in its hands, whatever has become of them.
-func (s *Server) begin() (replog.StorageAPI, *parts, error) {
+func (s *Server) begin() (storage.API, *parts, error) {
 	opened, err := s.open()
 	if err != nil {
 		return nil, nil, err
@@ -168,7 +169,7 @@ type parts struct {
 }
 
 // start makes all parts and sets them going.
-func (s *Server) start(opened *replog.Opened) (*parts, error) {
+func (s *Server) start(opened *storage.Opened) (*parts, error) {
 	options := s.cfg.replicaOptions()
 	options.WallMS = func() int64 { return time.Now().UnixMilli() }
 	options.Node.Now = clock.Now()
@@ -179,7 +180,7 @@ func (s *Server) start(opened *replog.Opened) (*parts, error) {
 	box.most = s.cfg.Limits.MaxWaiting
 	door := newDoor(s.listeners.client, s.cfg.Limits, box, s.metrics, s.log)
 	options.Room = door.roomFor
-	rep, err := replica.New(options, opened)
+	rep, err := replica.New(options, &opened.Found)
 	if err != nil {
 		return nil, fmt.Errorf("start the replica from the log: %w", err)
 	}

@@ -10,7 +10,9 @@ import (
 	"github.com/seed70370324/lockd/lockd/replica"
 	"github.com/seed70370324/lockd/paxos"
 	"github.com/seed70370324/lockd/replog"
+	"github.com/seed70370324/lockd/replog/ondisk"
 	"github.com/seed70370324/lockd/replog/pb"
+	"github.com/seed70370324/lockd/replog/storage"
 )
 
 // worker runs jobs one after the other on a goroutine of its own, so that
@@ -91,7 +93,7 @@ func (w *worker) run() {
 // goroutine, the writing of snapshots, which may take long, on another. What it
 // cannot do it reports as failed; the replica asks again.
 type slow struct {
-	storage replog.StorageAPI
+	storage storage.API
 	post    func(replica.Event)
 	fail    func(error)
 	reads   *worker
@@ -99,7 +101,7 @@ type slow struct {
 	stop    atomic.Bool // a snapshot being written is given up
 }
 
-func newSlow(storage replog.StorageAPI) *slow {
+func newSlow(storage storage.API) *slow {
 	return &slow{storage: storage, reads: newWorker(), saves: newWorker()}
 }
 
@@ -169,7 +171,7 @@ func (s *slow) save(o *replog.SaveSnapshot) {
 // stopped reports whether an error has ended all writing, and fails if so: a replica
 // that has nothing to append would not notice otherwise, and stay behind for good.
 func (s *slow) stopped(doing string, err error) bool {
-	var stopped *replog.StoppedError
+	var stopped *ondisk.StoppedError
 	if !errors.As(err, &stopped) {
 		return false
 	}
