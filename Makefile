@@ -37,7 +37,7 @@ cases: ## one test for each fault that was once seen (ONLY=text: those lines of 
 	@.cache/cases '$(ONLY)'
 
 # The main package is among them since the go command writes no counters without it.
-COVERED = ./paxos,./replog,./store,./lockd/master,./lockd/replica,./client/machine,./sim/cmd/sim
+COVERED = ./paxos,./replog,./replog/codec,./store,./lockd/master,./lockd/replica,./client/machine,./sim/cmd/sim
 SEEDS ?= 300
 sim-coverage: ## which statements of what decides random runs reach (SEEDS=300; MISSED=-missed lists the others)
 	rm -rf .cache/cover && mkdir -p .cache/cover

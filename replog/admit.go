@@ -195,7 +195,7 @@ func (n *Node) refuse(p *peer, text string, fatal bool) {
 // not go on with the data it has.
 func (n *Node) objection(p *peer) (text string, fatal bool) {
 	h := p.hello
-	if text, fatal = objection(h, n.o.Cell, n.o.Name, p.id, n.current().Members, n.config); text != "" {
+	if text, fatal = Objection(h, n.o.Cell, n.o.Name, p.id, n.current().Members, n.config); text != "" {
 		return text, fatal
 	}
 	if n.config == nil && n.founding.config != nil {
@@ -207,10 +207,10 @@ func (n *Node) objection(p *peer) (text string, fatal bool) {
 	return "", false
 }
 
-// objection says what is wrong with a hello that came in the name of member id,
+// Objection says what is wrong with a hello that came in the name of member id,
 // as replica self of the cell sees it; config is nil while the cell is not
 // founded.
-func objection(h *pb.PeerHello, cell, self string, id paxos.ReplicaID, members []paxos.Member, config *paxos.Configuration) (text string, fatal bool) {
+func Objection(h *pb.PeerHello, cell, self string, id paxos.ReplicaID, members []paxos.Member, config *paxos.Configuration) (text string, fatal bool) {
 	switch {
 	case h.GetVersion() != PeerVersion:
 		return fmt.Sprintf("it speaks version %d of the protocol between replicas, this one (%s) version %d: run the same release on all replicas",

@@ -14,7 +14,7 @@
 // and explains the lines of a story.
 //
 // The code that runs is the product's: replica.Replica (which is paxos, the
-// log's node, the store and the master), replog.Storage over
+// log's node, the store and the master), storage.Storage over
 // replog/vfs/faultfs, and the client's machine.Machine. Only the shells around them
 // (sockets, goroutines, real files) have a stand-in here: process and client.
 package sim

@@ -4,6 +4,7 @@ import (
 	"cmp"
 
 	"github.com/seed70370324/lockd/replog"
+	"github.com/seed70370324/lockd/replog/peer"
 	"github.com/seed70370324/lockd/replog/peer/lane"
 )
 
@@ -127,8 +128,8 @@ func (n *narrow) send(s replog.Send, data []byte) {
 	if s.Bulk {
 		id = lane.Bulk
 	}
-	n.speaks(replog.SpokenRank(s.Message))
-	bulk := replog.IsBulk(s.Message)
+	n.speaks(peer.SpokenRank(s.Message))
+	bulk := peer.IsBulk(s.Message)
 	if size := len(data) + sealBytes; n.sender.Whole(id, size, bulk) {
 		n.sender.Sent(id, size)
 		boot := n.from.boot
@@ -140,7 +141,7 @@ func (n *narrow) send(s replog.Send, data []byte) {
 		return
 	}
 	// A message without room is dropped, as if it were lost.
-	if !n.sender.Put(id, lane.Message{Payload: data, Bulk: bulk, Rank: replog.AcceptRank(s.Message)}) {
+	if !n.sender.Put(id, lane.Message{Payload: data, Bulk: bulk, Rank: peer.AcceptRank(s.Message)}) {
 		n.w.counts.noRoom++
 	}
 	n.pump()

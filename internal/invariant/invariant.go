@@ -100,7 +100,7 @@ const (
 	AnswerBeforeGuard     Bug = "answer-before-guard"     // a lock is handed over before its deadline is watched
 )
 
-// Those of the disk, which tests of package replog find.
+// Those of the disk, which the tests below replog/ find.
 const (
 	LostMarkTolerated        Bug = "lost-mark-tolerated"          // one flush more than the marks know is believed
 	LastFlushNotWrittenAgain Bug = "last-flush-not-written-again" // a start trusts that what it reads of the last flush is on disk

@@ -90,7 +90,7 @@ func (o Options) master() master.Options {
 }
 
 // DecodeSnapshot reads a snapshot of the store; it is replog's
-// StorageOptions.Decode.
+// storage.Options.Decode.
 func DecodeSnapshot(in io.Reader) (any, error) {
 	s, err := store.ReadSnapshot(in)
 	if err != nil {

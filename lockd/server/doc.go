@@ -16,7 +16,7 @@
 //	reader, writer  one pair for each client connection
 //	reactors        read clients' connections in the place of their readers,
 //	                as long as nothing is out of the ordinary
-//	peers           the connections to the other replicas (replog.Peers)
+//	peers           the connections to the other replicas (peer.Peers)
 //	admin           the HTTP listener
 //
 // Every one of them ends before Run returns.

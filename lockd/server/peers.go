@@ -9,6 +9,7 @@ import (
 	"github.com/seed70370324/lockd/paxos"
 	"github.com/seed70370324/lockd/replog"
 	"github.com/seed70370324/lockd/replog/pb"
+	"github.com/seed70370324/lockd/replog/peer"
 	"github.com/seed70370324/lockd/replog/storage"
 )
 
@@ -23,7 +24,7 @@ const (
 // peers are the connections to the other replicas, and what is said of this
 // one on them.
 type peers struct {
-	*replog.Peers
+	*peer.Peers
 	hello *pb.PeerHello // the last one given out; of the loop
 }
 
@@ -53,7 +54,7 @@ func (s *Server) newPeers(opened *storage.Opened, rep *replica.Replica, box *mai
 		StateNodes:    uint64(s.cfg.Limits.MaxStateNodes),
 		StateBytes:    uint64(s.cfg.Limits.MaxStateBytes),
 	}}
-	p.Peers = replog.NewPeers(replog.PeersOptions{
+	p.Peers = peer.New(peer.Options{
 		Listener: s.listeners.peer, Self: self, Members: c.Members, Hello: p.hello, Logger: s.log, MaxGreetings: s.cfg.Limits.maxGreetings,
 	}, s.deliverTo(box))
 	if c.CellIdentity != 0 {
@@ -73,11 +74,11 @@ func (s *Server) newPeers(opened *storage.Opened, rep *replica.Replica, box *mai
 
 // linkCollector reads how the links get on, when scraped.
 type linkCollector struct {
-	links                     func() []replog.LinkStatus
+	links                     func() []peer.LinkStatus
 	queued, window, roundTrip *prometheus.Desc
 }
 
-func newLinkCollector(links func() []replog.LinkStatus) *linkCollector {
+func newLinkCollector(links func() []peer.LinkStatus) *linkCollector {
 	desc := func(name, help string) *prometheus.Desc {
 		return prometheus.NewDesc(name, help, []string{"peer"}, nil)
 	}

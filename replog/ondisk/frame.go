@@ -12,10 +12,12 @@ import (
 // A frame is the unit of everything checksummed: log records, segment headers,
 // pieces of a snapshot. See the package comment for the drawing.
 const (
-	FrameMagic = 0x31466b4c // "LkF1"
+	// FrameMagic is what a frame begins with: "LkF1".
+	FrameMagic = 0x31466b4c
 	// FrameHeader is how many bytes of a frame stand before its payload.
 	FrameHeader = 24
-	FrameAlign  = 8
+	// FrameAlign is what the places of all frames are multiples of.
+	FrameAlign = 8
 	// MaxFramePayload bounds what a length field may ask us to read.
 	MaxFramePayload = 64 << 20
 )

@@ -20,10 +20,6 @@ import (
 
 const module = "github.com/seed70370324/lockd/"
 
-// storageFiles of package replog are no part of the log's node: they are tested
-// by crashes and damage of their own.
-var storageFiles = []string{"wal", "osfs", "scan", "segment", "record", "snapshot", "storage", "identity", "peer", "fs", "direct", "vfs"}
-
 // block is a run of statements.
 type block struct {
 	file                     string
@@ -93,7 +89,7 @@ func read(profile string) ([]*block, error) {
 		if _, err := fmt.Sscanf(rest, "%d.%d,%d.%d %d %d", &b.line, &b.column, &b.end, &b.endAt, &b.statements, &reached); err != nil {
 			return nil, fmt.Errorf("the profile has a line that is none: %q", lines.Text())
 		}
-		if b.file = strings.TrimPrefix(name, module); isStorage(b.file) || b.statements == 0 || strings.HasPrefix(b.file, "sim/") {
+		if b.file = strings.TrimPrefix(name, module); b.statements == 0 || strings.HasPrefix(b.file, "sim/") {
 			continue
 		}
 		key, _, _ := strings.Cut(lines.Text(), " ")
@@ -114,18 +110,6 @@ func read(profile string) ([]*block, error) {
 		return a.line < b.line || (a.line == b.line && a.column < b.column)
 	})
 	return out, lines.Err()
-}
-
-func isStorage(file string) bool {
-	if path.Dir(file) != "replog" {
-		return false
-	}
-	for _, prefix := range storageFiles {
-		if strings.HasPrefix(path.Base(file), prefix) {
-			return true
-		}
-	}
-	return false
 }
 
 // mark looks for an assertion that says that the block is never reached.

@@ -1,4 +1,4 @@
-package replog
+package peer
 
 import (
 	"testing"
@@ -8,6 +8,7 @@ import (
 
 	"github.com/seed70370324/lockd/internal/wire"
 	"github.com/seed70370324/lockd/paxos"
+	"github.com/seed70370324/lockd/replog"
 	"github.com/seed70370324/lockd/replog/codec"
 	"github.com/seed70370324/lockd/replog/pb"
 )
@@ -73,11 +74,11 @@ func TestChangedMessageIsNotDelivered(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	b.wait("the end of the connection", func(ev Event) bool {
-		if r, ok := ev.(PeerReceived); ok {
+	b.wait("the end of the connection", func(ev replog.Event) bool {
+		if r, ok := ev.(replog.PeerReceived); ok {
 			t.Fatalf("%v is delivered", r.Message)
 		}
-		_, ok := ev.(PeerDisconnected)
+		_, ok := ev.(replog.PeerDisconnected)
 		return ok
 	})
 }

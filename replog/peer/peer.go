@@ -1,4 +1,4 @@
-package replog
+package peer
 
 import (
 	"cmp"
@@ -13,29 +13,11 @@ import (
 
 	"github.com/seed70370324/lockd/internal/wire"
 	"github.com/seed70370324/lockd/paxos"
+	"github.com/seed70370324/lockd/replog"
 	"github.com/seed70370324/lockd/replog/pb"
 	"github.com/seed70370324/lockd/replog/peer/lane"
 	"google.golang.org/protobuf/proto"
 )
-
-// The shell around the connections between replicas.
-//
-// A pair of replicas keeps two connections: the main lane, and the bulk lane
-// for pieces of snapshots and of the log. On both large messages go in parts,
-// within one window that the peer's end acknowledges, so that none holds up a
-// heartbeat, whatever queues behind the socket: package lane.
-// The one with the lower ID dials both, and again when they break; names are
-// resolved at each dial. On each the first frame in both directions is a
-// PeerHello; who the other side may be is the node's decision, which sees every
-// hello of a main lane as PeerConnected. But a stranger must not push a
-// member's connection out: what comes in a member's name is taken only from one
-// that is to dial, that the configuration knows by its incarnation, and while
-// no other process speaks in that name.
-//
-// A message to a peer that is not connected, or that reads too slowly for what
-// is queued, is dropped and counted: Paxos repeats what matters. A connection
-// on which nothing arrives for ReadTimeout, not even the other side's pings, is
-// given up.
 
 const (
 	// peerMaxFrame limits a frame; what is larger goes in parts.
@@ -57,8 +39,8 @@ const (
 	laneBulk = "bulk"
 )
 
-// PeersOptions say who talks to whom. The durations have defaults.
-type PeersOptions struct {
+// Options say who talks to whom. The durations have defaults.
+type Options struct {
 	// Listener accepts the peers; Close closes it. It may be nil in a cell of
 	// one.
 	Listener net.Listener
@@ -78,7 +60,7 @@ type PeersOptions struct {
 	Dial func(ctx context.Context, address string) (net.Conn, error)
 }
 
-func (o *PeersOptions) setDefaults() {
+func (o *Options) setDefaults() {
 	for _, d := range []struct {
 		v *time.Duration
 		d time.Duration
@@ -108,11 +90,11 @@ func (o *PeersOptions) setDefaults() {
 // Peers owns the connections to the other replicas. Its methods may be called
 // by any goroutine.
 type Peers struct {
-	o     PeersOptions
+	o     Options
 	start time.Time // from which the lanes count
 	// deliver gets PeerConnected, PeerDisconnected, PeerReceived, PeerArriving and
 	// PeerSent.
-	deliver func(ev Event, bytes int)
+	deliver func(ev replog.Event, bytes int)
 	links   []*link // by ID
 	hello   atomic.Pointer[pb.PeerHello]
 	config  atomic.Pointer[paxos.Configuration] // nil until Founded
@@ -134,13 +116,13 @@ type Peers struct {
 	greeting chan struct{} // one for each accepted connection without a hello
 }
 
-// NewPeers makes the shell; Start sets it going. deliver is called for each
+// New makes the shell; Start sets it going. deliver is called for each
 // event with the encoded size of its message in bytes (0 if there is none). It
 // must not block: where it has no room it must drop PeerReceived events, and
 // those only. The events of a peer come in order, one at a time, except that
 // PeerSent ones come beside the others; these are delivered while the link is
 // locked, so deliver must not send anything from within.
-func NewPeers(o PeersOptions, deliver func(ev Event, bytes int)) *Peers {
+func New(o Options, deliver func(ev replog.Event, bytes int)) *Peers {
 	o.setDefaults()
 	p := &Peers{o: o, start: time.Now(), deliver: deliver, greeting: make(chan struct{}, cmp.Or(o.MaxGreetings, maxGreeting))}
 	p.ctx, p.cancel = context.WithCancel(context.Background())
@@ -194,7 +176,7 @@ func (p *Peers) Run(ctx context.Context) {
 func (p *Peers) now() time.Duration { return time.Since(p.start) }
 
 // Send queues a message for a peer; it never blocks. See Dropped.
-func (p *Peers) Send(s Send) {
+func (p *Peers) Send(s replog.Send) {
 	p.speaks(s.Message)
 	if l := p.link(s.To); l != nil {
 		l.send(s)
@@ -206,7 +188,7 @@ func (p *Peers) Send(s Send) {
 
 // SendAll is Send for several messages in their order. Those for one peer go in
 // one write, and equal ones in a row (the same value) are encoded once.
-func (p *Peers) SendAll(sends []Send) {
+func (p *Peers) SendAll(sends []replog.Send) {
 	for i := 0; i < len(sends); {
 		n := 1
 		for i+n < len(sends) && sends[i+n].Message == sends[i].Message {
@@ -227,7 +209,7 @@ func (p *Peers) SendAll(sends []Send) {
 	}
 }
 
-func (p *Peers) hold(sends []Send) {
+func (p *Peers) hold(sends []replog.Send) {
 	for _, s := range sends {
 		if l := p.link(s.To); l != nil {
 			l.send(s)
@@ -240,7 +222,7 @@ func (p *Peers) hold(sends []Send) {
 // scratchMax is the largest buffer that is kept for encoding, in bytes.
 const scratchMax = 4 << 20
 
-func (p *Peers) holdEqual(sends []Send) {
+func (p *Peers) holdEqual(sends []replog.Send) {
 	p.encoding.Lock()
 	defer p.encoding.Unlock()
 	m := sealed{sends[0].Message}
@@ -288,7 +270,7 @@ func (p *Peers) UpdateHello(h *pb.PeerHello) {
 	p.hello.Store(h)
 	for _, l := range p.links {
 		if l.main.Load() != nil {
-			l.send(Send{To: l.member.ID, Message: helloMessage(h, laneMain, l.member.Name)})
+			l.send(replog.Send{To: l.member.ID, Message: helloMessage(h, laneMain, l.member.Name)})
 			l.flush()
 		}
 	}
@@ -351,7 +333,7 @@ type retries struct {
 	next time.Duration
 }
 
-func (r *retries) delay(o *PeersOptions) time.Duration {
+func (r *retries) delay(o *Options) time.Duration {
 	d := max(r.next, o.RetryMin)
 	r.next = min(2*d, o.RetryMax)
 	return d/2 + rand.N(d/2+1)

@@ -1,4 +1,4 @@
-package replog
+package peer
 
 import (
 	"bytes"
@@ -14,17 +14,18 @@ import (
 
 	"github.com/seed70370324/lockd/internal/wire"
 	"github.com/seed70370324/lockd/paxos"
+	"github.com/seed70370324/lockd/replog"
 	"github.com/seed70370324/lockd/replog/pb"
 	"github.com/seed70370324/lockd/replog/peer/lane"
 )
 
 // largeAccept is an accept of size bytes, at a ballot of a round.
-func largeAccept(to paxos.ReplicaID, sequence, round uint64, size int) Send {
+func largeAccept(to paxos.ReplicaID, sequence, round uint64, size int) replog.Send {
 	value := make([]byte, size)
 	for i := range value {
 		value[i] = byte(i*7) + byte(sequence)
 	}
-	return Send{To: to, Message: &pb.PeerMessage{Body: &pb.PeerMessage_Paxos{Paxos: &pb.PaxosMessage{
+	return replog.Send{To: to, Message: &pb.PeerMessage{Body: &pb.PeerMessage_Paxos{Paxos: &pb.PaxosMessage{
 		Kind: uint32(paxos.MsgAccept), Sequence: sequence, Ballot: &pb.Ballot{Round: round, Replica: 1},
 		Entries: []*pb.Entry{{Slot: sequence, Value: &pb.Value{Kind: pb.ValueKind_BATCH, Commands: [][]byte{value}}}},
 	}}}}
@@ -54,7 +55,7 @@ func TestLargeMessagesGoInParts(t *testing.T) {
 		m := largeAccept(2, n, 5, 3<<20/int(n-99))
 		want[n] = m.Message.GetPaxos()
 		// The same for both followers, encoded once.
-		ends[0].peers.SendAll([]Send{m, {To: 3, Message: m.Message}})
+		ends[0].peers.SendAll([]replog.Send{m, {To: 3, Message: m.Message}})
 		m.Bulk = true
 		ends[0].peers.Send(m)
 	}
@@ -62,16 +63,16 @@ func TestLargeMessagesGoInParts(t *testing.T) {
 		var got []uint64
 		arriving := 0
 		for copies := messages * (2 - i); len(got) < copies; {
-			ev := e.wait("a large message", func(ev Event) bool {
+			ev := e.wait("a large message", func(ev replog.Event) bool {
 				switch ev := ev.(type) {
-				case PeerArriving:
+				case replog.PeerArriving:
 					arriving++
-				case PeerReceived:
+				case replog.PeerReceived:
 					return ev.Message.GetPaxos().GetKind() == uint32(paxos.MsgAccept)
 				}
 				return false
 			})
-			m := ev.(PeerReceived).Message.GetPaxos()
+			m := ev.(replog.PeerReceived).Message.GetPaxos()
 			if !bytes.Equal(m.Entries[0].Value.Commands[0], want[m.Sequence].Entries[0].Value.Commands[0]) {
 				t.Fatalf("message %d is not what was sent", m.Sequence)
 			}
@@ -86,8 +87,8 @@ func TestLargeMessagesGoInParts(t *testing.T) {
 	}
 	queued := map[paxos.ReplicaID]int{2: -1, 3: -1}
 	for queued[2] != 0 || queued[3] != 0 {
-		ev := ends[0].wait("the end of the queue", func(ev Event) bool { _, ok := ev.(PeerSent); return ok })
-		queued[ev.(PeerSent).Peer] = ev.(PeerSent).Queued
+		ev := ends[0].wait("the end of the queue", func(ev replog.Event) bool { _, ok := ev.(replog.PeerSent); return ok })
+		queued[ev.(replog.PeerSent).Peer] = ev.(replog.PeerSent).Queued
 	}
 	for _, l := range ends[0].peers.Links() {
 		if l.Queued != 0 || l.Window <= 0 || l.RoundTrip <= 0 {
@@ -144,15 +145,15 @@ func TestSmallMessagesPassLargeOnes(t *testing.T) {
 		t.Fatalf("%d bytes of parts came before the heartbeat, the window is %d", parts, window)
 	}
 	queued := -1
-	b.wait("the report of what is queued", func(ev Event) bool {
-		if s, ok := ev.(PeerSent); ok {
+	b.wait("the report of what is queued", func(ev replog.Event) bool {
+		if s, ok := ev.(replog.PeerSent); ok {
 			queued = s.Queued
 		}
 		return queued >= 4<<20
 	})
 	// The connection ends, and with it what was on its way.
 	c.Close()
-	b.wait("the end of the queue", func(ev Event) bool { s, ok := ev.(PeerSent); return ok && s.Queued == 0 })
+	b.wait("the end of the queue", func(ev replog.Event) bool { s, ok := ev.(replog.PeerSent); return ok && s.Queued == 0 })
 }
 
 // Who begins to speak in a higher ballot drops what waits of a lower one, for
@@ -165,7 +166,7 @@ func TestHigherBallotDropsOldAccepts(t *testing.T) {
 	b := startPeer(t, ls[2], members, 3, nil)
 	defer b.peers.Close()
 	conns := []*wire.Conn{fakePeer(t, members[2].PeerAddress, laneMain),
-		fakeHello(t, members[2].PeerAddress, &pb.PeerHello{Cell: "test", Name: "n2", Replica: 2, Version: PeerVersion}, laneMain)}
+		fakeHello(t, members[2].PeerAddress, &pb.PeerHello{Cell: "test", Name: "n2", Replica: 2, Version: replog.PeerVersion}, laneMain)}
 	for i, c := range conns {
 		defer c.Close()
 		b.waitConnected(members[i].Name)
@@ -176,13 +177,13 @@ func TestHigherBallotDropsOldAccepts(t *testing.T) {
 	// A candidate's prepare, which this replica refuses, is no word of its own; nor
 	// is one of an older ballot.
 	for _, ballot := range []*pb.Ballot{{Round: 5, Replica: 1}, {Round: 4, Replica: 3}} {
-		b.peers.Send(Send{To: 2, Message: &pb.PeerMessage{Body: &pb.PeerMessage_Paxos{Paxos: &pb.PaxosMessage{
+		b.peers.Send(replog.Send{To: 2, Message: &pb.PeerMessage{Body: &pb.PeerMessage_Paxos{Paxos: &pb.PaxosMessage{
 			Kind: uint32(paxos.MsgPromise), Ballot: &pb.Ballot{Round: 9, Replica: 2}, Promised: ballot}}}})
 	}
 	if n := b.peers.Superseded(); n != 0 {
 		t.Fatalf("%d accepts were dropped too early", n)
 	}
-	b.peers.Send(Send{To: 2, Message: &pb.PeerMessage{Body: &pb.PeerMessage_Paxos{Paxos: &pb.PaxosMessage{
+	b.peers.Send(replog.Send{To: 2, Message: &pb.PeerMessage{Body: &pb.PeerMessage_Paxos{Paxos: &pb.PaxosMessage{
 		Kind: uint32(paxos.MsgPromise), Ok: true, Ballot: &pb.Ballot{Round: 9, Replica: 2}, Promised: &pb.Ballot{Round: 9, Replica: 2}}}}})
 	if n := b.peers.Superseded(); n != 2 {
 		t.Fatalf("%d accepts were dropped, want 2", n)
@@ -253,7 +254,10 @@ func TestPartsOfAnotherConnection(t *testing.T) {
 	defer c.Close()
 	send(c, wire.KindPeerPart, part(0, half))
 	send(c, wire.KindPeerPart, part(half, len(message)))
-	b.wait("the message", func(ev Event) bool { r, ok := ev.(PeerReceived); return ok && r.Message.GetPaxos().GetSequence() == 1 })
+	b.wait("the message", func(ev replog.Event) bool {
+		r, ok := ev.(replog.PeerReceived)
+		return ok && r.Message.GetPaxos().GetSequence() == 1
+	})
 }
 
 // pipeLink is a link whose main lane is a pipe, which takes nothing that is not
@@ -301,7 +305,7 @@ func TestLateFramesOfAFormerConnection(t *testing.T) {
 	if err := in.take(wire.KindPeer, message); err != nil {
 		t.Fatal(err)
 	}
-	b.wait("the message", func(ev Event) bool { _, ok := ev.(PeerReceived); return ok })
+	b.wait("the message", func(ev replog.Event) bool { _, ok := ev.(replog.PeerReceived); return ok })
 	if err := in.take(wire.KindPeerAck, ack(100)); err != nil {
 		t.Fatal(err)
 	}
@@ -323,7 +327,7 @@ func TestLateFramesOfAFormerConnection(t *testing.T) {
 		t.Errorf("%d bytes are queued, %d were before the acknowledgement", now, queued)
 	}
 	for len(b.events) > 0 {
-		if ev, ok := (<-b.events).(PeerReceived); ok {
+		if ev, ok := (<-b.events).(replog.PeerReceived); ok {
 			t.Errorf("%v was delivered", ev)
 		}
 	}
@@ -386,7 +390,7 @@ func TestPartWithoutRoomEndsTheConnection(t *testing.T) {
 	_, c, remote := pipeLink(t, b)
 	defer remote.Close()
 	defer c.Close()
-	small := Send{To: 1, Message: &pb.PeerMessage{Body: &pb.PeerMessage_Founding{Founding: &pb.Founding{Name: string(make([]byte, 4000))}}}}
+	small := replog.Send{To: 1, Message: &pb.PeerMessage{Body: &pb.PeerMessage_Founding{Founding: &pb.Founding{Name: string(make([]byte, 4000))}}}}
 	for i := 0; b.peers.Dropped() == 0; i++ {
 		if i > 2*peerQueueBytes/4000 {
 			t.Fatal("the queue has no end")

@@ -1,4 +1,4 @@
-package replog
+package peer
 
 import (
 	"encoding/binary"
@@ -13,6 +13,7 @@ import (
 	"github.com/seed70370324/lockd/internal/fuzzing"
 	"github.com/seed70370324/lockd/internal/wire"
 	"github.com/seed70370324/lockd/paxos"
+	"github.com/seed70370324/lockd/replog"
 	"github.com/seed70370324/lockd/replog/codec"
 	"github.com/seed70370324/lockd/replog/pb"
 )
@@ -91,7 +92,7 @@ func reseal(in []byte) []byte {
 // delivered; what is delivered of it comes between its connection and its end.
 func FuzzPeerStream(f *testing.F) {
 	hello := func(lane string) *pb.PeerMessage {
-		return helloMessage(&pb.PeerHello{Cell: "test", Name: "n1", Replica: 1, Incarnation: 101, Version: PeerVersion}, lane, "n2")
+		return helloMessage(&pb.PeerHello{Cell: "test", Name: "n1", Replica: 1, Incarnation: 101, Version: replog.PeerVersion}, lane, "n2")
 	}
 	message := &pb.PeerMessage{Body: &pb.PeerMessage_Paxos{Paxos: codec.EncodeMessage(&paxos.Message{Kind: paxos.MsgHeartbeat, Sequence: 5})}}
 	chunk := &pb.PeerMessage{Body: &pb.PeerMessage_SnapshotChunk{SnapshotChunk: &pb.SnapshotChunk{Slot: 3, Size: 9, Data: []byte("piece")}}}
@@ -105,12 +106,12 @@ func FuzzPeerStream(f *testing.F) {
 		if piece < 0x80 {
 			in = reseal(in)
 		}
-		var events []Event
+		var events []replog.Event
 		bytes := 0
 		members := []paxos.Member{{ID: 1, Name: "n1"}, {ID: 2, Name: "n2"}, {ID: 3, Name: "n3"}}
-		p := NewPeers(PeersOptions{Self: 2, Members: members, ReadTimeout: time.Hour,
-			Hello: &pb.PeerHello{Cell: "test", Name: "n2", Replica: 2, Incarnation: 102, Version: PeerVersion}},
-			func(ev Event, n int) { events, bytes = append(events, ev), bytes+n })
+		p := New(Options{Self: 2, Members: members, ReadTimeout: time.Hour,
+			Hello: &pb.PeerHello{Cell: "test", Name: "n2", Replica: 2, Incarnation: 102, Version: replog.PeerVersion}},
+			func(ev replog.Event, n int) { events, bytes = append(events, ev), bytes+n })
 		defer p.cancel()
 		fuzzing.Bounded(t, 512*uint64(len(in))+4<<20, func() {
 			p.greeting <- struct{}{}
@@ -124,17 +125,17 @@ func FuzzPeerStream(f *testing.F) {
 		connected := false
 		for i, ev := range events {
 			switch ev := ev.(type) {
-			case PeerConnected:
+			case replog.PeerConnected:
 				if i != 0 || ev.Hello.GetName() != "n1" && ev.Hello.GetName() != "n3" {
 					t.Fatalf("event %d: connected %v", i, ev.Hello)
 				}
 				connected = true
-			case PeerDisconnected:
+			case replog.PeerDisconnected:
 				if i != len(events)-1 || !connected {
 					t.Fatalf("event %d of %d: the end of what has not begun", i, len(events))
 				}
 				connected = false
-			case PeerReceived:
+			case replog.PeerReceived:
 				if ev.Message.GetBody() == nil {
 					t.Fatal("an empty message is delivered")
 				}

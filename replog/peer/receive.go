@@ -1,10 +1,11 @@
-package replog
+package peer
 
 import (
 	"fmt"
 	"time"
 
 	"github.com/seed70370324/lockd/internal/wire"
+	"github.com/seed70370324/lockd/replog"
 	"github.com/seed70370324/lockd/replog/pb"
 	"github.com/seed70370324/lockd/replog/peer/lane"
 )
@@ -72,7 +73,7 @@ func (in *inbox) arriving() error {
 		return nil
 	}
 	in.told = now
-	return in.deliver(PeerArriving{Peer: in.link.member.ID}, 0)
+	return in.deliver(replog.PeerArriving{Peer: in.link.member.ID}, 0)
 }
 
 // message takes a message that is whole.
@@ -88,10 +89,10 @@ func (in *inbox) message(payload []byte) error {
 	if m.Body == nil {
 		return nil
 	}
-	return in.deliver(PeerReceived{Peer: in.link.member.ID, Message: m}, len(payload))
+	return in.deliver(replog.PeerReceived{Peer: in.link.member.ID, Message: m}, len(payload))
 }
 
-func (in *inbox) deliver(ev Event, bytes int) error {
+func (in *inbox) deliver(ev replog.Event, bytes int) error {
 	if !in.link.received(in.conn, in.id, ev, bytes) {
 		return errReplaced
 	}

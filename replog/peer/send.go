@@ -1,4 +1,4 @@
-package replog
+package peer
 
 import (
 	"errors"
@@ -7,6 +7,7 @@ import (
 
 	"github.com/seed70370324/lockd/internal/wire"
 	"github.com/seed70370324/lockd/paxos"
+	"github.com/seed70370324/lockd/replog"
 	"github.com/seed70370324/lockd/replog/pb"
 	"github.com/seed70370324/lockd/replog/peer/lane"
 )
@@ -81,7 +82,7 @@ func (p *Peers) speaks(m *pb.PeerMessage) {
 
 // send queues a message on its lane, or drops it. What goes by the main lane
 // leaves with the next flush, at the latest.
-func (l *link) send(s Send) {
+func (l *link) send(s replog.Send) {
 	id, m := lane.Main, sealed{s.Message}
 	if s.Bulk {
 		id = lane.Bulk
@@ -206,7 +207,7 @@ func (l *link) acked(c *wire.Conn, id lane.ID, payload []byte) error {
 // report tells the node how much is queued, if that is news; out is held.
 func (l *link) report() {
 	if queued, again := l.box.sender.Report(l.peers.now()); again {
-		l.peers.deliver(PeerSent{Peer: l.member.ID, Queued: queued}, 0)
+		l.peers.deliver(replog.PeerSent{Peer: l.member.ID, Queued: queued}, 0)
 	}
 }
 

@@ -1,4 +1,4 @@
-package replog
+package peer
 
 import (
 	"bytes"
@@ -13,6 +13,7 @@ import (
 
 	"github.com/seed70370324/lockd/internal/wire"
 	"github.com/seed70370324/lockd/paxos"
+	"github.com/seed70370324/lockd/replog"
 	"github.com/seed70370324/lockd/replog/pb"
 	"go.uber.org/goleak"
 )
@@ -24,7 +25,7 @@ const patience = 30 * time.Second
 type peerEnd struct {
 	t      testing.TB
 	peers  *Peers
-	events chan Event
+	events chan replog.Event
 	log    *syncBuffer
 }
 
@@ -61,14 +62,14 @@ func listeners(t testing.TB, n int) ([]net.Listener, []paxos.Member) {
 	return ls, members
 }
 
-func startPeer(t testing.TB, l net.Listener, members []paxos.Member, id paxos.ReplicaID, change func(*PeersOptions)) *peerEnd {
+func startPeer(t testing.TB, l net.Listener, members []paxos.Member, id paxos.ReplicaID, change func(*Options)) *peerEnd {
 	t.Helper()
-	e := &peerEnd{t: t, events: make(chan Event, 10000), log: new(syncBuffer)}
-	o := PeersOptions{
+	e := &peerEnd{t: t, events: make(chan replog.Event, 10000), log: new(syncBuffer)}
+	o := Options{
 		Listener: l,
 		Self:     id,
 		Members:  members,
-		Hello:    &pb.PeerHello{Cell: "test", Name: members[id-1].Name, Replica: uint64(id), Incarnation: uint64(100 + id), Version: PeerVersion},
+		Hello:    &pb.PeerHello{Cell: "test", Name: members[id-1].Name, Replica: uint64(id), Incarnation: uint64(100 + id), Version: replog.PeerVersion},
 		Logger:   slog.New(slog.NewTextHandler(e.log, nil)),
 		RetryMin: time.Millisecond,
 		RetryMax: 20 * time.Millisecond,
@@ -76,13 +77,13 @@ func startPeer(t testing.TB, l net.Listener, members []paxos.Member, id paxos.Re
 	if change != nil {
 		change(&o)
 	}
-	e.peers = NewPeers(o, func(ev Event, _ int) { e.events <- ev })
+	e.peers = New(o, func(ev replog.Event, _ int) { e.events <- ev })
 	e.peers.Start()
 	return e
 }
 
 // wait returns the first event for which ok holds; earlier ones are dropped.
-func (e *peerEnd) wait(what string, ok func(Event) bool) Event {
+func (e *peerEnd) wait(what string, ok func(replog.Event) bool) replog.Event {
 	e.t.Helper()
 	timeout := time.After(patience)
 	for {
@@ -99,23 +100,23 @@ func (e *peerEnd) wait(what string, ok func(Event) bool) Event {
 
 func (e *peerEnd) waitConnected(name string) *pb.PeerHello {
 	e.t.Helper()
-	ev := e.wait("the connection of "+name, func(ev Event) bool {
-		c, ok := ev.(PeerConnected)
+	ev := e.wait("the connection of "+name, func(ev replog.Event) bool {
+		c, ok := ev.(replog.PeerConnected)
 		return ok && c.Hello.GetName() == name
 	})
-	return ev.(PeerConnected).Hello
+	return ev.(replog.PeerConnected).Hello
 }
 
 func (e *peerEnd) waitGone(id paxos.ReplicaID) {
 	e.t.Helper()
-	e.wait("the end of the connection", func(ev Event) bool {
-		c, ok := ev.(PeerDisconnected)
+	e.wait("the end of the connection", func(ev replog.Event) bool {
+		c, ok := ev.(replog.PeerDisconnected)
 		return ok && c.Peer == id
 	})
 }
 
 // sendUntil sends until the other end has it: a lane may not be up yet.
-func sendUntil(from, to *peerEnd, s Send) {
+func sendUntil(from, to *peerEnd, s replog.Send) {
 	from.t.Helper()
 	want := s.Message.GetPaxos().GetSequence()
 	timeout := time.After(patience)
@@ -125,7 +126,7 @@ func sendUntil(from, to *peerEnd, s Send) {
 		for waiting := true; waiting; {
 			select {
 			case ev := <-to.events:
-				if r, ok := ev.(PeerReceived); ok && r.Message.GetPaxos().GetSequence() == want {
+				if r, ok := ev.(replog.PeerReceived); ok && r.Message.GetPaxos().GetSequence() == want {
 					return
 				}
 			case <-retry:
@@ -137,8 +138,8 @@ func sendUntil(from, to *peerEnd, s Send) {
 	}
 }
 
-func heartbeat(to paxos.ReplicaID, sequence uint64) Send {
-	return Send{To: to, Message: &pb.PeerMessage{Body: &pb.PeerMessage_Paxos{Paxos: &pb.PaxosMessage{
+func heartbeat(to paxos.ReplicaID, sequence uint64) replog.Send {
+	return replog.Send{To: to, Message: &pb.PeerMessage{Body: &pb.PeerMessage_Paxos{Paxos: &pb.PaxosMessage{
 		Kind: uint32(paxos.MsgHeartbeat), Sequence: sequence,
 	}}}}
 }
@@ -253,11 +254,11 @@ func TestGarbageAtThePeerPort(t *testing.T) {
 }
 
 // quietly is a closed channel if nothing was delivered.
-func (e *peerEnd) quietly() <-chan Event {
+func (e *peerEnd) quietly() <-chan replog.Event {
 	if len(e.events) > 0 {
 		return e.events
 	}
-	c := make(chan Event)
+	c := make(chan replog.Event)
 	close(c)
 	return c
 }
@@ -270,11 +271,11 @@ func TestStrangerIsToldWhy(t *testing.T) {
 	defer b.peers.Close()
 	a := startPeer(t, ls[0], members, 1, nil)
 	defer a.peers.Close()
-	ev := a.wait("the refusal", func(ev Event) bool {
-		r, ok := ev.(PeerReceived)
+	ev := a.wait("the refusal", func(ev replog.Event) bool {
+		r, ok := ev.(replog.PeerReceived)
 		return ok && r.Message.GetRefusal() != nil
 	})
-	r := ev.(PeerReceived).Message.GetRefusal()
+	r := ev.(replog.PeerReceived).Message.GetRefusal()
 	if !r.GetFatal() || !strings.Contains(r.GetText(), `has no replica "n1"`) {
 		t.Fatalf("n1 was told %v", r)
 	}
@@ -289,7 +290,7 @@ func TestAddressOfAnotherReplica(t *testing.T) {
 	swapped := append([]paxos.Member(nil), members...)
 	swapped[1].PeerAddress = members[2].PeerAddress // n2's address leads to n3
 	refused := make(chan struct{}, 1)
-	a := startPeer(t, ls[0], swapped, 1, func(o *PeersOptions) {
+	a := startPeer(t, ls[0], swapped, 1, func(o *Options) {
 		o.Logger = slog.New(slog.NewTextHandler(writerFunc(func(p []byte) {
 			if bytes.Contains(p, []byte("is the address of replica n3")) {
 				select {
@@ -322,7 +323,7 @@ func TestStrangerInAMembersName(t *testing.T) {
 		config.Members = append(config.Members, m)
 	}
 	founded := func(id paxos.ReplicaID) *peerEnd {
-		e := startPeer(t, ls[id-1], members, id, func(o *PeersOptions) { o.Hello.Process = 1 })
+		e := startPeer(t, ls[id-1], members, id, func(o *Options) { o.Hello.Process = 1 })
 		e.peers.Founded(config)
 		return e
 	}
@@ -337,11 +338,11 @@ func TestStrangerInAMembersName(t *testing.T) {
 		want  string
 		fatal bool
 	}{
-		{"an emptied disk", &pb.PeerHello{Cell: "test", Name: "n2", Replica: 2, Incarnation: 42, Process: 2, Version: PeerVersion}, "with another disk", true},
-		{"another cell", &pb.PeerHello{Cell: "other", Name: "n2", Replica: 2, Incarnation: 102, Process: 2, Version: PeerVersion}, `this is cell "test"`, true},
-		{"another number", &pb.PeerHello{Cell: "test", Name: "n2", Replica: 1, Incarnation: 102, Process: 2, Version: PeerVersion}, "calls itself replica 1", true},
+		{"an emptied disk", &pb.PeerHello{Cell: "test", Name: "n2", Replica: 2, Incarnation: 42, Process: 2, Version: replog.PeerVersion}, "with another disk", true},
+		{"another cell", &pb.PeerHello{Cell: "other", Name: "n2", Replica: 2, Incarnation: 102, Process: 2, Version: replog.PeerVersion}, `this is cell "test"`, true},
+		{"another number", &pb.PeerHello{Cell: "test", Name: "n2", Replica: 1, Incarnation: 102, Process: 2, Version: replog.PeerVersion}, "calls itself replica 1", true},
 		{"another release", &pb.PeerHello{Cell: "test", Name: "n2", Replica: 2, Incarnation: 102, Process: 2, Version: 99}, "same release", false},
-		{"a copy", &pb.PeerHello{Cell: "test", Name: "n2", Replica: 2, Incarnation: 102, Process: 2, Version: PeerVersion}, "another process is connected", false},
+		{"a copy", &pb.PeerHello{Cell: "test", Name: "n2", Replica: 2, Incarnation: 102, Process: 2, Version: replog.PeerVersion}, "another process is connected", false},
 	} {
 		for _, lane := range []string{laneMain, laneBulk} {
 			got := refusal(t, members[2].PeerAddress, s.hello, lane)
@@ -351,7 +352,7 @@ func TestStrangerInAMembersName(t *testing.T) {
 		}
 	}
 	// n2 dials n3, not the other way round.
-	h := &pb.PeerHello{Cell: "test", Name: "n3", Replica: 3, Incarnation: 103, Process: 1, Version: PeerVersion}
+	h := &pb.PeerHello{Cell: "test", Name: "n3", Replica: 3, Incarnation: 103, Process: 1, Version: replog.PeerVersion}
 	if got := refusal(t, members[1].PeerAddress, h, laneMain); !strings.Contains(got.GetText(), "does not dial") {
 		t.Errorf("who is to be dialled was told %v", got)
 	}
@@ -362,7 +363,7 @@ func TestStrangerInAMembersName(t *testing.T) {
 	// The same member after a restart is let in once its old connection has ended.
 	b.peers.Close()
 	c.waitGone(2)
-	h = &pb.PeerHello{Cell: "test", Name: "n2", Replica: 2, Incarnation: 102, Process: 2, Version: PeerVersion}
+	h = &pb.PeerHello{Cell: "test", Name: "n2", Replica: 2, Incarnation: 102, Process: 2, Version: replog.PeerVersion}
 	for i := 0; ; i++ {
 		again := fakeHello(t, members[2].PeerAddress, h, laneMain)
 		defer again.Close()
@@ -405,7 +406,7 @@ func (f writerFunc) Write(p []byte) (int, error) { f(p); return len(p), nil }
 // fakePeer connects to a replica's port as n1 would.
 func fakePeer(t testing.TB, address, lane string) *wire.Conn {
 	t.Helper()
-	return fakeHello(t, address, &pb.PeerHello{Cell: "test", Name: "n1", Replica: 1, Version: PeerVersion}, lane)
+	return fakeHello(t, address, &pb.PeerHello{Cell: "test", Name: "n1", Replica: 1, Version: replog.PeerVersion}, lane)
 }
 
 func fakeHello(t testing.TB, address string, h *pb.PeerHello, lane string) *wire.Conn {
@@ -431,7 +432,7 @@ func TestSilentPeerIsGivenUp(t *testing.T) {
 	defer goleak.VerifyNone(t)
 	ls, members := listeners(t, 2)
 	ls[0].Close()
-	b := startPeer(t, ls[1], members, 2, func(o *PeersOptions) { o.ReadTimeout = 20 * time.Millisecond })
+	b := startPeer(t, ls[1], members, 2, func(o *Options) { o.ReadTimeout = 20 * time.Millisecond })
 	defer b.peers.Close()
 	c := fakePeer(t, members[1].PeerAddress, laneMain)
 	defer c.Close()
@@ -443,7 +444,7 @@ func TestPingsKeepAQuietConnection(t *testing.T) {
 	defer goleak.VerifyNone(t)
 	ls, members := listeners(t, 2)
 	ls[0].Close()
-	b := startPeer(t, ls[1], members, 2, func(o *PeersOptions) { o.PingEvery = time.Millisecond })
+	b := startPeer(t, ls[1], members, 2, func(o *Options) { o.PingEvery = time.Millisecond })
 	defer b.peers.Close()
 	c := fakePeer(t, members[1].PeerAddress, laneMain)
 	defer c.Close()
@@ -513,11 +514,11 @@ func TestNewConnectionTakesTheOldOnesPlace(t *testing.T) {
 	if err := c.Queue(wire.KindPeer, sealed{heartbeat(2, 2).Message}); err != nil {
 		t.Fatal(err)
 	}
-	b.wait("the message", func(ev Event) bool {
+	b.wait("the message", func(ev replog.Event) bool {
 		switch ev := ev.(type) {
-		case PeerDisconnected:
+		case replog.PeerDisconnected:
 			t.Fatal("the end of the replaced connection was delivered")
-		case PeerReceived:
+		case replog.PeerReceived:
 			if ev.Message.GetPaxos().GetSequence() == 1 {
 				t.Fatal("a message of the replaced connection was delivered")
 			}
@@ -537,8 +538,8 @@ func TestHelloIsUpdated(t *testing.T) {
 	b.waitConnected("n1")
 	a.waitConnected("n2")
 	a.peers.UpdateHello(&pb.PeerHello{Cell: "test", Name: "n1", Replica: 1, Founded: true, CellIdentity: 5})
-	b.wait("the new hello", func(ev Event) bool {
-		r, ok := ev.(PeerReceived)
+	b.wait("the new hello", func(ev replog.Event) bool {
+		r, ok := ev.(replog.PeerReceived)
 		return ok && r.Message.GetHello().GetCellIdentity() == 5
 	})
 }
@@ -553,7 +554,7 @@ func tooManyThatDoNotSayHello(t *testing.T, option, most int) {
 	defer goleak.VerifyNone(t)
 	ls, members := listeners(t, 2)
 	ls[0].Close()
-	b := startPeer(t, ls[1], members, 2, func(o *PeersOptions) { o.HelloTimeout, o.MaxGreetings = time.Hour, option })
+	b := startPeer(t, ls[1], members, 2, func(o *Options) { o.HelloTimeout, o.MaxGreetings = time.Hour, option })
 	defer b.peers.Close()
 	var open []net.Conn
 	closed := make(chan struct{})

@@ -1,4 +1,4 @@
-package replog
+package peer
 
 import (
 	"errors"
@@ -12,6 +12,7 @@ import (
 
 	"github.com/seed70370324/lockd/internal/wire"
 	"github.com/seed70370324/lockd/paxos"
+	"github.com/seed70370324/lockd/replog"
 	"github.com/seed70370324/lockd/replog/pb"
 	"github.com/seed70370324/lockd/replog/peer/lane"
 )
@@ -63,7 +64,7 @@ func (l *link) serve(c *wire.Conn, id lane.ID, ours *pb.PeerHello) error {
 	defer l.end(c, id)
 	if now := l.peers.hello.Load(); now != ours && id == lane.Main {
 		// It changed before UpdateHello could find this connection.
-		l.send(Send{To: l.member.ID, Message: helloMessage(now, laneMain, l.member.Name)})
+		l.send(replog.Send{To: l.member.ID, Message: helloMessage(now, laneMain, l.member.Name)})
 		l.flush()
 	}
 	c.SetReadTimeout(l.peers.o.ReadTimeout)
@@ -101,7 +102,7 @@ func (l *link) begin(c *wire.Conn, h *pb.PeerHello) (lane.ID, error) {
 		old.SetReadTimeout(time.Nanosecond)
 	}
 	if id == lane.Main {
-		l.peers.deliver(PeerConnected{Hello: h}, 0)
+		l.peers.deliver(replog.PeerConnected{Hello: h}, 0)
 	}
 	return id, nil
 }
@@ -110,12 +111,12 @@ func (l *link) end(c *wire.Conn, id lane.ID) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.unuse(id, c) && id == lane.Main {
-		l.peers.deliver(PeerDisconnected{Peer: l.member.ID}, 0)
+		l.peers.deliver(replog.PeerDisconnected{Peer: l.member.ID}, 0)
 	}
 }
 
 // received delivers an event of a connection; false: that is not in use any more.
-func (l *link) received(c *wire.Conn, id lane.ID, ev Event, bytes int) bool {
+func (l *link) received(c *wire.Conn, id lane.ID, ev replog.Event, bytes int) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.lane(id).Load() != c {

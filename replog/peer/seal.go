@@ -1,4 +1,4 @@
-package replog
+package peer
 
 import (
 	"encoding/binary"

@@ -1,4 +1,4 @@
-package replog
+package peer
 
 import (
 	"context"
@@ -9,6 +9,7 @@ import (
 
 	"github.com/seed70370324/lockd/internal/wire"
 	wirepb "github.com/seed70370324/lockd/internal/wire/pb"
+	"github.com/seed70370324/lockd/replog"
 	"github.com/seed70370324/lockd/replog/pb"
 )
 
@@ -128,7 +129,7 @@ func (p *Peers) objection(c *wire.Conn, l *link, h, ours *pb.PeerHello) error {
 	if config == nil {
 		return nil
 	}
-	text, fatal := objection(h, ours.GetCell(), ours.GetName(), l.member.ID, config.Members, config)
+	text, fatal := replog.Objection(h, ours.GetCell(), ours.GetName(), l.member.ID, config.Members, config)
 	if text == "" && l.member.ID > p.o.Self {
 		text = fmt.Sprintf("replica %s does not dial replica %s, it is dialled by it", h.GetName(), ours.GetName())
 	}
