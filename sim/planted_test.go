@@ -67,8 +67,9 @@ var plantedElsewhere = map[string][]invariant.Bug{
 	"store": {invariant.OldCellTimeTaken, invariant.OldRequestTaken, invariant.EphemeralOfNext, invariant.GhostStartsItself, invariant.HeldByAnybody, invariant.ClearVoidsNothing, invariant.OldExpiryTaken,
 		invariant.PutOnContainerGoes},
 	"client/machine": {invariant.OverloadedNotRepeated, invariant.CloseSaysWorkEnded, invariant.AnswerBeforeGuard},
-	"replog": {invariant.LostMarkTolerated, invariant.DirectWritesNotDurable, invariant.DirectoriesNotSynced, invariant.NoFdatasync,
-		invariant.IdentityBeforeSlotOne, invariant.BelievesBelowInstalled, invariant.SuccessorNotNoted},
+	"replog":         {invariant.IdentityBeforeSlotOne, invariant.BelievesBelowInstalled},
+	"replog/storage": {invariant.LostMarkTolerated, invariant.SuccessorNotNoted},
+	"replog/vfs":     {invariant.DirectWritesNotDurable, invariant.DirectoriesNotSynced, invariant.NoFdatasync},
 }
 
 // TestEveryPlantedBugHasAFinder: each bug on the list stands in one of the tables
