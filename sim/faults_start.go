@@ -158,7 +158,7 @@ func (w *World) strangerAtFounding() {
 		return
 	}
 	for _, c := range w.net.pairs {
-		if !c.strange && (c.a == to && c.b == from || c.a == from && c.b == to) {
+		if c.deceived == nil && (c.a == to && c.b == from || c.a == from && c.b == to) {
 			w.connectStranger(c, from, to)
 		}
 	}

@@ -35,7 +35,7 @@ func (w *World) faultStray() {
 		return
 	}
 	for _, c := range w.net.pairs {
-		if !c.strange && (c.a == to && c.b == from || c.a == from && c.b == to) {
+		if c.deceived == nil && (c.a == to && c.b == from || c.a == from && c.b == to) {
 			w.connectStranger(c, from, to)
 		}
 	}
@@ -68,12 +68,12 @@ func (w *World) connectStranger(c *pair, from, to *process) {
 	h := w.strangeHello(from, to)
 	w.happened(FaultStray)
 	w.disconnectPair(c)
-	c.strange, c.deceived = true, to
+	c.deceived = to
 	w.trace.add(w.now, "stranger", uint64(from.index), uint64(to.index))
 	w.tell("net", "%s is connected with a stranger: %s", to.name, tellHello(h))
 	to.post(replog.PeerConnected{Hello: h})
 	boot := to.boot
-	still := func() bool { return to.up && to.boot == boot && c.strange }
+	still := func() bool { return to.up && to.boot == boot && c.deceived == to }
 	at := int64(0)
 	for n := s.between(0, 4); n > 0; n-- {
 		at += s.skewed(millisecond, 400*millisecond)
@@ -88,7 +88,7 @@ func (w *World) connectStranger(c *pair, from, to *process) {
 		if still() {
 			to.post(replog.PeerDisconnected{Peer: from.id})
 		}
-		c.strange = false
+		c.deceived = nil
 	})
 }
 

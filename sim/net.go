@@ -157,14 +157,13 @@ type pair struct {
 	up         bool
 	blockedFor int64 // since when neither way or one way is blocked, 0: is not
 	patience   int64
-	strange    bool     // a stranger has the place of one of the two
-	deceived   *process // to whom the stranger speaks
+	deceived   *process // speaks with a stranger in the other's name; nil: neither does
 }
 
 // deceived reports whether a replica has a stranger's connection for another's.
 func (w *World) deceived(p, by *process) bool {
 	return slices.ContainsFunc(w.net.pairs, func(c *pair) bool {
-		return c.strange && c.deceived == p && (c.a == by || c.b == by)
+		return c.deceived == p && (c.a == by || c.b == by)
 	})
 }
 
@@ -186,7 +185,7 @@ func (w *World) watchPair(c *pair) {
 	if c.up && (!same || (blocked && w.now-c.blockedFor > c.patience)) {
 		w.disconnectPair(c)
 	}
-	if !c.up && c.a.up && c.b.up && !blocked && !c.strange {
+	if !c.up && c.a.up && c.b.up && !blocked && c.deceived == nil {
 		c.up, c.bootA, c.bootB = true, c.a.boot, c.b.boot
 		w.trace.add(w.now, "peers connected", uint64(c.a.index), uint64(c.b.index))
 		w.tell("net", "%s and %s are connected", c.a.name, c.b.name)

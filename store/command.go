@@ -44,8 +44,8 @@ func (s *Store) tick(c *pb.Command) {
 // master's judgement of who is late counts for nothing there. Its cell time may be
 // ahead of what the master in between went on from, and would end times early that
 // were counted under that master; without it, what a request starts would begin at
-// an instant long before the request was made. So it is void, the request is
-// not done, and its client, who has no answer, repeats it.
+// an instant long before the request was made. So it is void: the request is not
+// done, and its client has no answer and repeats it.
 func (s *Store) execute(c *pb.Command) *pb.Result {
 	if c.Epoch != s.epoch && !plantedStale(c) {
 		r := refuse(pb.Code_STALE_EPOCH, "proposed in epoch %d, it is epoch %d", c.Epoch, s.epoch)

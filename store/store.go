@@ -130,7 +130,7 @@ func (s *Store) Clone() *Store {
 }
 
 // ApplyLead is applied for a leader's first entry; it returns the new epoch.
-// Epochs only grow: what time causes is void under any but the present one.
+// Epochs only grow: a command is void in any but that of the master that proposed it.
 // wallSeconds is the lowest wall clock of the majority that promised, in seconds
 // since 1970 (0: unknown); cellTime is the leader's. Both only ever move the
 // state's forward.

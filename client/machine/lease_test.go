@@ -73,6 +73,24 @@ func TestOpenFailsNamingEveryAddress(t *testing.T) {
 	r.lastState(machine.Closed)
 }
 
+// Each address is named once: with what came of it last, also while another try is
+// under way.
+func TestAttemptsNameEachAddressOnce(t *testing.T) {
+	r := newRig(t, machine.Options{Addresses: []string{"a:1"}})
+	if got, want := r.m.Attempts(), "a:1: no answer yet"; r.dial != "a:1" || got != want {
+		t.Fatalf("dials %q: %q, want %q", r.dial, got, want)
+	}
+	r.step(machine.ConnectFailed{Err: errors.New("refused")})
+	r.dial = ""
+	for r.dial == "" {
+		r.now = max(r.now, r.wake)
+		r.step(machine.Tick{})
+	}
+	if got, want := r.m.Attempts(), "a:1: refused"; got != want {
+		t.Errorf("%q, want %q", got, want)
+	}
+}
+
 func TestOpenFailsAtOnce(t *testing.T) {
 	for _, c := range []struct {
 		code pb.ErrorCode

@@ -284,16 +284,20 @@ func (m *Machine) Attempts() string {
 		b.WriteString(": ")
 		b.WriteString(what)
 	}
-	for _, a := range l.attempts {
-		tell(a.address, a.err.Error())
+	all := slices.Clone(l.attempts)
+	known := func(address string) bool {
+		return slices.ContainsFunc(all, func(a attempt) bool { return a.address == address })
 	}
 	for _, s := range m.strangers {
-		if !slices.ContainsFunc(l.attempts, func(a attempt) bool { return a.address == s.address }) {
-			tell(s.address, s.err.Error())
+		if !known(s.address) {
+			all = append(all, attempt{s.address, s.err})
 		}
 	}
-	if l.phase > linkDown && l.phase < linkReady {
-		tell(l.address, "no answer yet")
+	if l.phase > linkDown && l.phase < linkReady && !known(l.address) {
+		all = append(all, attempt{l.address, errNoAnswerYet})
+	}
+	for _, a := range all {
+		tell(a.address, a.err.Error())
 	}
 	if b.Len() == 0 {
 		return "no address was tried"
@@ -302,8 +306,9 @@ func (m *Machine) Attempts() string {
 }
 
 var (
-	errNoAnswer = errors.New("no answer in time")
-	errSilent   = errors.New("connection is silent, presumed dead")
+	errNoAnswer    = errors.New("no answer in time")
+	errNoAnswerYet = errors.New("no answer yet") // of an address that was not tried before
+	errSilent      = errors.New("connection is silent, presumed dead")
 )
 
 // checkLink notices attempts that take too long and connections that are dead.

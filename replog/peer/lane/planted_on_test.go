@@ -7,10 +7,11 @@ import (
 	"testing"
 
 	"github.com/seed70370324/lockd/internal/invariant"
+	"github.com/seed70370324/lockd/internal/plantedtest"
 )
 
 // TestMain plants the bug that TestPlantedBugsAreFound names.
 func TestMain(m *testing.M) {
-	invariant.Plant(invariant.Bug(os.Getenv("LANE_PLANT")))
+	invariant.Plant(invariant.Bug(os.Getenv(plantedtest.Variable)))
 	os.Exit(m.Run())
 }
